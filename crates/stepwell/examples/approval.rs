@@ -1,6 +1,6 @@
-//! An expense waits for a person: somebody answers, is reminded, or is too late.
+//! An expense claim waits for a decision: a manager answers, or the claim expires after a week.
 //!
-//! Time is the test engine's: a week passes in a moment.
+//! The example uses a test engine, so a week passes in a moment.
 #![allow(clippy::print_stdout)]
 
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn expense() -> Result<Definition, Problems> {
         .build()
 }
 
-/// A call to the outside: a crash may repeat it, with the same key.
+/// Calls an external system. After a crash the call may be repeated, with the same idempotency key.
 async fn pay(cx: Cx) -> Result<String, ActionError> {
     println!("  paying, with the key {}", cx.idempotency_key());
     Ok(cx.idempotency_key())
@@ -57,14 +57,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("  {result}");
     assert_eq!(result, json!({"paid": 120, "by": "mia@example.com"}));
 
-    println!("Ben asks for 9000. Somebody answers without saying who: refused, and nothing has changed.");
+    println!("Ben asks for 9000. An answer without `by` is refused, and nothing changes.");
     let run = engine.start(Start::new("expense").input(&json!({"amount": 9_000}))).await?;
     let refused = run.signal(Signal::new("DECIDE").with(&json!({"approved": true}))).await;
-    println!("  {}", refused.err().ok_or("the payload does not fit and must be refused")?);
+    println!("  {}", refused.err().ok_or("the payload is invalid and must be refused")?);
     run.signal(Signal::new("DECIDE").with(&json!({"approved": false, "by": "mia@example.com"}))).await?;
     assert_eq!(run.result().await?, json!({"paid": 0, "by": "mia@example.com"}));
 
-    println!("Cem asks for 40, and nobody answers for a week.");
+    println!("Cem asks for 40, and no answer arrives for a week.");
     let run = engine.start(Start::new("expense").input(&json!({"amount": 40}))).await?;
     engine.advance(7 * DAY).await;
     assert_eq!(run.result().await?, json!({"paid": 0}));

@@ -1,7 +1,7 @@
-//! An assistant: a model proposes a step, a person says yes or no, and so on until the model is done.
+//! An assistant: a model proposes a step and a person accepts or rejects it, until the model is done.
 //!
-//! The model is a stand-in; what matters is that the loop is durable: every proposal and every answer is a
-//! checkpoint, the conversation is kept as documents, and the person may take a week.
+//! The model is a stub. The point is the durable loop: every proposal and every answer is a checkpoint, the
+//! conversation is stored as documents, and the person may take a week to answer.
 #![allow(clippy::print_stdout)]
 
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn assistant() -> Result<Definition, Problems> {
         .build()
 }
 
-/// The model: it knows what was done and what was refused, and proposes the next thing.
+/// Stands for the model: proposes the first step that was neither done nor refused.
 async fn propose(cx: Cx) -> Result<(), ActionError> {
     let state: Value = cx.state()?;
     let seen = |field: &str, plan: &str| {
@@ -108,7 +108,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         cursor: None,
     };
     let kept = engine.store().documents(engine.scope(), query).await?;
-    println!("  {} proposals are kept as documents", kept.items.len());
+    println!("  {} proposals are stored as documents", kept.items.len());
     assert_eq!(kept.items.len(), 4);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A report asks every region for its figures at once, each in a run of its own, and adds them up.
+//! A report asks all regions for their figures in parallel, each in a child run, and adds them up.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ async fn count(cx: Cx) -> Result<(), ActionError> {
     })
 }
 
-/// What the children gave is what the wait was resolved with.
+/// Adds up the results of the children, which are the payload of the resolved wait.
 async fn add(cx: Cx) -> Result<(), ActionError> {
     let answers = cx.payload()["children"].as_array().cloned().unwrap_or_default();
     let total: u64 = answers.iter().filter_map(|child| child["end"]["output"]["sales"].as_u64()).sum();

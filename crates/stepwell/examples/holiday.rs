@@ -1,4 +1,5 @@
-//! A holiday request over several days, as a durable run: two people answer by links, one of them is reminded.
+//! A holiday request over several days, as a durable run. Two people answer through links, and one of them is
+//! reminded.
 #![allow(clippy::print_stdout)]
 
 use std::sync::{Arc, Mutex};
@@ -72,19 +73,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("Dilan asks for ten days.");
     let asked = flows.start(Start::new("holiday").input(&json!({"days": 10}))).await?;
     engine.settle().await;
-    println!("Nobody answers for two days.");
+    println!("No answer arrives for two days.");
     engine.advance(2 * DAY).await;
     let lead = newest()?;
-    println!("Then the lead does.");
+    println!("Then the lead agrees.");
     flows.resume(Resume::new(&lead.token).input(&json!({}))).await?;
     engine.advance(DAY).await;
     println!("The office grants it.");
     let office = newest()?;
     let granted = flows.resume(Resume::new(&office.token).input(&json!({}))).await?;
     assert_eq!((granted.status, granted.result), (Status::Completed, Some(json!({"days": 10}))));
-    // Whoever asked has a token that shows how it stands.
-    let watching = asked.token.ok_or("whoever asked can look")?;
+    // The applicant has a token that shows the state of the request.
+    let watching = asked.token.ok_or("a flow that waits has a token")?;
     assert_eq!(flows.show(&watching).await?.status, Status::Completed);
-    println!("Dilan looks, and sees that it is granted.");
+    println!("Dilan checks the request and sees that it is granted.");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Somebody is invited by mail and finishes their account days later: the flow rests behind a handle whose secret is only in the
-//! mail.
+//! A person is invited by mail and completes the account days later. The flow's state is kept behind a handle, and
+//! only the mail contains its secret.
 #![allow(clippy::print_stdout)]
 
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use stepwell::core::shadow::Shadow;
 use stepwell::core::spec::{Place, Transition, Wait};
 use stepwell::core::{Definition, Problems, Spec};
 use stepwell::flow::{FlowError, Flows, Handle, Key, KeyRing, Message, Outgoing, OutletError, Resume};
-use stepwell::store::{HandleQuery, Status};
+use stepwell::store::{HandleQuery, ShadowFilter, Status};
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Start};
 
@@ -38,14 +38,14 @@ fn invite() -> Result<Definition, Problems> {
         .build()
 }
 
-/// What is sent out is committed with the step, and sent after that.
+/// Stages the mail. It is committed with the step and sent afterwards.
 async fn mail(cx: Cx) -> Result<(), ActionError> {
     let state: serde_json::Value = cx.state()?;
     let to = state["mail"].as_str().unwrap_or_default().to_owned();
     cx.send_out(Outgoing::new("mail", to).template("invite").ttl(7 * DAY))
 }
 
-/// The account and the flow's last step are one transaction.
+/// Creates the account in the same transaction as the flow's last step.
 async fn create(cx: Cx) -> Result<(), ActionError> {
     let state: serde_json::Value = cx.state()?;
     let mail = state["mail"].as_str().unwrap_or_default().to_owned();
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let build =
         |engine: stepwell::Builder| engine.workflow(definition).action("mail", mail).action("create", create);
     let engine = TestEngine::start(build).await?;
-    // An outlet is anything that can send; the server has one for SMTP.
+    // An outlet sends messages. The server has one for SMTP.
     let mailbox: Arc<Mutex<Vec<Message>>> = Arc::default();
     let postman = mailbox.clone();
     let outlet = move |message: Message| {
@@ -73,29 +73,29 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let begun = flows.start(Start::new("invite").input(&json!({"mail": "bea@example.com"}))).await?;
     engine.settle().await;
-    println!("Bea is invited; whoever invited her sees that it is {}.", begun.status);
-    let watching = begun.token.ok_or("whoever starts a flow that waits gets a token")?;
+    println!("Bea is invited; the sender sees that the flow is {}.", begun.status);
+    let watching = begun.token.ok_or("a flow that waits has a token")?;
     let mine = Resume::new(&watching).input(&json!({"name": "Mallory", "password": "let me in!"}));
     assert_eq!(flows.resume(mine).await?.status, Status::Waiting);
-    println!("  They cannot answer for her: their token only shows that the flow waits.");
+    println!("  The sender cannot answer for her: this token only shows that the flow waits.");
 
     let found = HandleQuery {
         workflow: Some("invite".into()),
-        shadows: vec![("mail".into(), "bea@example.com".into())],
+        shadows: vec![ShadowFilter::equals("mail", "bea@example.com")],
         limit: 10,
         ..HandleQuery::default()
     };
     assert_eq!(flows.handles(found).await?.items.len(), 1);
-    println!("  An operator finds the invitation by her address, and not its secret.");
+    println!("  An operator finds the invitation by her address, but cannot see its secret.");
 
     engine.advance(2 * DAY).await;
     let mail =
         mailbox.lock().map_err(|_| "the mailbox is broken")?.first().cloned().ok_or("there is no mail")?;
     assert_eq!(flows.show(&mail.token).await?.waits[0].place, "finish");
-    println!("Two days later her mail program looks at the link: nothing changes.");
+    println!("Two days later her mail program fetches the link: nothing changes.");
     let finish = Resume::new(&mail.token).input(&json!({"name": "Bea", "password": "a long one"}));
     assert_eq!(flows.resume(finish.clone()).await?.status, Status::Completed);
     assert_eq!(flows.resume(finish).await, Err(FlowError::Gone));
-    println!("She finishes her account; the link is used up.");
+    println!("She completes her account; the link is no longer valid.");
     Ok(())
 }

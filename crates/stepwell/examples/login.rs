@@ -1,4 +1,5 @@
-//! A login with a second factor that needs no database: between two pages its state is sealed in a token that the browser keeps.
+//! A login with a second factor that needs no database. Between two pages the state is sealed in a token that the
+//! browser stores.
 #![allow(clippy::print_stdout)]
 
 use std::time::Duration;
@@ -11,7 +12,7 @@ use stepwell::store::Status;
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Start};
 
-/// A page that asks for text fields.
+/// Returns a page with required text fields.
 fn page(signal: &str, fields: &[&str]) -> Place {
     let texts: serde_json::Map<String, Value> =
         fields.iter().map(|field| ((*field).to_owned(), json!({"type": "string", "minLength": 1}))).collect();
@@ -32,11 +33,11 @@ fn login() -> Result<Definition, Problems> {
         .build()
 }
 
-/// What is wrong with the input is said by field: the flow waits where it was, and the token is still good.
+/// Checks the password. A field error leaves the flow where it is, and the token stays valid.
 async fn check(cx: Cx) -> Result<(), ActionError> {
     let given = cx.payload().clone();
     if given["password"] != "correct horse" {
-        return Err(ActionError::unfit().field("/password", "this is not the password"));
+        return Err(ActionError::validation().field("/password", "this is not the password"));
     }
     cx.prompt(&"Type the six digits that your phone shows.")?;
     cx.set_state(&json!({"user": given["user"]}))
@@ -45,7 +46,7 @@ async fn check(cx: Cx) -> Result<(), ActionError> {
 async fn verify(cx: Cx) -> Result<(), ActionError> {
     match cx.payload()["code"] == "271828" {
         true => Ok(()),
-        false => Err(ActionError::unfit().field("/code", "this is not the code")),
+        false => Err(ActionError::validation().field("/code", "this is not the code")),
     }
 }
 
@@ -60,8 +61,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let flows = Flows::builder(&engine, ring).only(Sealed::new().ttl(Duration::from_secs(600))).build()?;
 
     let asked = flows.start(Start::new("login").input(&json!({}))).await?;
-    let first = asked.token.ok_or("a login that has begun waits for somebody")?;
-    println!("The first page has a token of {} bytes; nothing was written anywhere.", first.len());
+    let first = asked.token.ok_or("a flow that waits has a token")?;
+    println!("The first page has a token of {} bytes; nothing was stored.", first.len());
 
     let wrong = Resume::new(&first).input(&json!({"user": "ann", "password": "guess"}));
     let again = flows.resume(wrong).await?;
@@ -70,9 +71,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let right = Resume::new(&first).input(&json!({"user": "ann", "password": "correct horse"}));
     let asked = flows.resume(right).await?;
     println!("  {}", asked.waits[0].prompt.clone().unwrap_or_default());
-    let second = asked.token.ok_or("the code is still to be given")?;
+    let second = asked.token.ok_or("the code is still missing")?;
 
-    // Somebody changes a letter of the token, or tries it at another time: both are told the same.
+    // A modified token is refused with the same error as an expired one.
     let forged = second.replace(&second[40..41], if &second[40..41] == "A" { "B" } else { "A" });
     assert_eq!(
         flows.resume(Resume::new(forged).input(&json!({"code": "271828"}))).await,

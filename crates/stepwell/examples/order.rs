@@ -1,5 +1,5 @@
-//! An order is charged at a bank that is down for a while: it is tried again, and when that is of no use it goes to a
-//! place where somebody looks at it.
+//! An order is charged at a bank that is down for a while. The charge is retried. If the retries fail, the order waits
+//! in a place where a person can look at it.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use stepwell::core::retry::Retry;
-use stepwell::core::spec::{Action, Transition};
+use stepwell::core::spec::{ActionSpec, Transition};
 use stepwell::core::{Definition, Problems, Spec};
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Signal, Start};
 
-/// The data of a run, as this program knows it.
+/// The data of a run as a Rust type.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     item: String,
@@ -29,7 +29,7 @@ struct Charge {
 }
 
 fn order() -> Result<Definition, Problems> {
-    let charge = Action {
+    let charge = ActionSpec {
         name: "charge".into(),
         input: json!({"cents": {"$expr": "context.cents"}}),
         save_as: None,
@@ -67,13 +67,18 @@ async fn give_up(cx: Cx) -> Result<(), ActionError> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The bank is down for so many calls.
+    // Number of calls for which the bank is down.
     let down = Arc::new(AtomicU32::new(2));
     let bank = down.clone();
     let charge = move |cx: Cx, input: Charge| {
         let bank = bank.clone();
         async move {
-            println!("  try {}: charging {} cents, key {}", cx.attempt(), input.cents, cx.idempotency_key());
+            println!(
+                "  attempt {}: charging {} cents, key {}",
+                cx.attempt(),
+                input.cents,
+                cx.idempotency_key()
+            );
             if bank.load(Ordering::SeqCst) > 0 {
                 bank.fetch_sub(1, Ordering::SeqCst);
                 return Err(ActionError::new("bankDown", "the bank does not answer"));
@@ -87,25 +92,25 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
     .await?;
 
-    println!("The bank is down for two calls: the third try, three seconds later, succeeds.");
+    println!("The bank is down for two calls: the third attempt, three seconds later, succeeds.");
     let lamp = Order { item: "a lamp".to_owned(), cents: 4_900, receipt: None };
     let run = engine.start(Start::new("order").input(&lamp)).await?;
     engine.advance(Duration::from_secs(3)).await;
     let result = run.result().await?;
     assert_eq!(result["receipt"].as_str().map(|key| key.starts_with(&run.id().to_string())), Some(true));
 
-    println!("The bank is down for a long time: after four tries the order waits for somebody.");
+    println!("The bank is down for a long time: after four attempts the order waits for a person.");
     down.store(5, Ordering::SeqCst);
     let chair = Order { item: "a chair".to_owned(), cents: 19_900, receipt: None };
     let run = engine.start(Start::new("order").input(&chair)).await?;
     engine.advance(Duration::from_secs(60)).await;
     assert_eq!(run.view().await?.snapshot.current_places(), ["declined"]);
-    println!("Somebody says: try again. One more failure, and then it works.");
+    println!("An operator requests another attempt. It fails once more and then works.");
     run.signal(Signal::new("TRY_AGAIN")).await?;
     engine.advance(Duration::from_secs(60)).await;
     assert!(run.result().await?["receipt"].is_string());
 
-    println!("Nobody says anything: a day later the order is given up, and says why.");
+    println!("No request arrives: a day later the order is given up with a reason.");
     down.store(100, Ordering::SeqCst);
     let table = Order { item: "a table".to_owned(), cents: 39_900, receipt: None };
     let run = engine.start(Start::new("order").input(&table)).await?;

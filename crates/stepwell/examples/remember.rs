@@ -1,5 +1,5 @@
-//! What a workflow remembers from one run to the next, with the actions that every engine has: an invoice that is dunned once,
-//! a counter whose value is there for the next step, and a cursor that a later run goes on from.
+//! Data that outlives a run, with built-in actions: an invoice that is dunned once, a counter whose new value the next
+//! step uses, and a cursor from which a later run continues.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Spec};
-use stepwell::data::List;
+use stepwell::data::KeyList;
 use stepwell::store::MemoryStore;
 use stepwell::{ActionError, Cx, Engine, RunError, Start};
 
-/// Sends a reminder unless one has been sent: the key may be written only while it has no value.
+/// Sends a reminder unless one was already sent: `if_revision: 0` allows the write only while the key has no value.
 fn dunning() -> Result<Definition, Box<dyn std::error::Error>> {
     let key = json!({ "$expr": "context.invoice" });
     let mark = json!({ "namespace": "invoice-dunning-sent", "key": key, "value": true, "if_revision": 0 });
@@ -30,7 +30,7 @@ fn dunning() -> Result<Definition, Box<dyn std::error::Error>> {
     Ok(spec.transition(mark).transition(count).build()?)
 }
 
-/// Reads what is new since the last run, and remembers how far it has come.
+/// Fetches what is new since the last run and stores the position.
 fn synchronize() -> Result<Definition, Box<dyn std::error::Error>> {
     let source = json!({ "$expr": "context.source" });
     let look = json!({ "namespace": "sync-cursor", "key": source });
@@ -44,7 +44,7 @@ fn synchronize() -> Result<Definition, Box<dyn std::error::Error>> {
     Ok(spec.end_with("done", output).transition(look).transition(fetch).transition(keep).build()?)
 }
 
-/// Stands for a source that has ten more things each time.
+/// Stands for a source with ten new items each time.
 async fn fetch(cx: Cx) -> Result<u64, ActionError> {
     let state: Value = cx.state()?;
     Ok(state["cursor"]["value"].as_u64().unwrap_or_default() + 10)
@@ -63,14 +63,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
 
     assert_eq!(run("dunning", json!({ "invoice": "2031" })).await?, json!({ "number": 1 }));
-    assert_eq!(run("dunning", json!({ "invoice": "2031" })).await?, Value::Null, "it was sent before");
+    assert_eq!(run("dunning", json!({ "invoice": "2031" })).await?, Value::Null, "it was already sent");
     assert_eq!(run("dunning", json!({ "invoice": "2032" })).await?, json!({ "number": 2 }));
 
     assert_eq!(run("synchronize", json!({ "source": "crm" })).await?, json!({ "from": null, "to": 10 }));
     assert_eq!(run("synchronize", json!({ "source": "crm" })).await?, json!({ "from": 10, "to": 20 }));
 
     for namespace in engine.kv_namespaces(None, None).await?.items {
-        let keys = engine.kv(&namespace.namespace).list(List::default()).await?;
+        let keys = engine.kv(&namespace.namespace).list(KeyList::default()).await?;
         let keys: Vec<_> =
             keys.items.iter().map(|entry| format!("{} = {}", entry.key, entry.value)).collect();
         println!("{}: {}", namespace.namespace, keys.join(", "));

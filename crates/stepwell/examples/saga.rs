@@ -1,19 +1,20 @@
-//! A journey is booked in three steps; when the last one fails for good, what was booked is given back in reverse.
+//! A trip is booked in three steps. If the last one fails for good, the earlier bookings are cancelled in reverse
+//! order.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stepwell::core::retry::Retry;
-use stepwell::core::spec::{Action, Transition};
+use stepwell::core::spec::{ActionSpec, Transition};
 use stepwell::core::{Definition, Problems, Spec};
 use stepwell::store::MemoryStore;
 use stepwell::{ActionError, Cx, Engine, Start};
 
-/// A step of the journey: what cannot be booked leads to where the steps before it are given back.
+/// Returns a booking step. If it fails, the run continues at `otherwise`, where the earlier bookings are cancelled.
 fn book(id: &str, from: &str, to: &str, otherwise: &str) -> Transition {
     let retry = Retry { attempts: 2, delay_ms: 1, place: Some(otherwise.into()), ..Retry::default() };
-    let action = Action {
+    let action = ActionSpec {
         name: "book".into(),
         input: json!({"what": id}),
         save_as: Some(id.to_owned()),
@@ -25,7 +26,7 @@ fn book(id: &str, from: &str, to: &str, otherwise: &str) -> Transition {
 fn give_back(id: &str, from: &str, to: &str) -> Transition {
     let retry = Retry { attempts: 10, delay_ms: 1, ..Retry::default() };
     let action =
-        Action { name: "give_back".into(), input: json!({"what": id}), save_as: None, version: None };
+        ActionSpec { name: "give_back".into(), input: json!({"what": id}), save_as: None, version: None };
     Transition::new(format!("undo_{id}"), from, to).action_with(action).retry(retry)
 }
 
@@ -51,9 +52,9 @@ async fn book_it(cx: Cx, input: Value) -> Result<String, ActionError> {
     let what = input["what"].as_str().unwrap_or_default();
     let sold_out: Vec<String> = serde_json::from_value(cx.state::<Value>()?["sold_out"].clone())?;
     if sold_out.iter().any(|gone| gone == what) {
-        println!("  try {}: no {what}", cx.attempt());
-        // Nobody has to ask again for what is sold out: this failure is final.
-        return Err(ActionError::new("soldOut", format!("there is no {what}")).finally());
+        println!("  attempt {}: no {what}", cx.attempt());
+        // A sold-out item stays sold out, so this failure is permanent and not retried.
+        return Err(ActionError::new("soldOut", format!("there is no {what}")).non_retryable());
     }
     println!("  the {what} is booked");
     Ok(cx.idempotency_key())
@@ -61,7 +62,7 @@ async fn book_it(cx: Cx, input: Value) -> Result<String, ActionError> {
 
 async fn give_it_back(cx: Cx, input: Value) -> Result<(), ActionError> {
     let what = input["what"].as_str().unwrap_or_default().to_owned();
-    println!("  the {what} is given back");
+    println!("  the {what} is cancelled");
     cx.update_state(|state: &mut Value| {
         let mut back = state["given_back"].as_array().cloned().unwrap_or_default();
         back.push(what.into());
@@ -77,11 +78,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .action("give_back", give_it_back)
         .start()
         .await?;
-    println!("Everything is there.");
+    println!("Everything is available.");
     let run = engine.start(Start::new("journey").input(&json!({"sold_out": []}))).await?;
     assert!(run.result().await?["car"].is_string());
 
-    println!("There is no car: hotel and flight are given back, in that order.");
+    println!("There is no car: hotel and flight are cancelled, in that order.");
     let run = engine.start(Start::new("journey").input(&json!({"sold_out": ["car"]}))).await?;
     assert_eq!(run.result().await?, json!({"given_back": ["hotel", "flight"]}));
     Ok(())

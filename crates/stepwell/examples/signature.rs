@@ -1,5 +1,5 @@
-//! A flow that begins sealed in a token, and becomes a durable run when it first has to wait for another person: they answer by a
-//! link, days later.
+//! A flow that starts sealed in a token and becomes a durable run when it first waits for another person, who answers
+//! through a link days later.
 #![allow(clippy::print_stdout)]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use stepwell::core::spec::{Place, Transition, Wait};
 use stepwell::core::{Definition, Problems, Spec};
-use stepwell::flow::{Durable, FlowError, Flows, Key, KeyRing, LinkTo, Resume, Sealed};
+use stepwell::flow::{CreateAnswerLink, Durable, FlowError, Flows, Key, KeyRing, Resume, Sealed};
 use stepwell::store::Status;
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Start};
@@ -43,9 +43,10 @@ async fn draft(cx: Cx) -> Result<(), ActionError> {
     cx.set_state(cx.payload())
 }
 
-/// From the next pause on somebody else has the say: what rests until then has to outlive the browser.
+/// Makes the flow durable: from the next pause on another person answers, so the state must outlive the browser
+/// session.
 async fn send(cx: Cx) -> Result<(), ActionError> {
-    cx.rest_in("durable")
+    cx.use_strategy("durable")
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -57,7 +58,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let flows = Flows::builder(&engine, KeyRing::new(Key::generate("2026-11")?))
         .strategy("sealed", Sealed::new())
         .strategy("durable", Durable::new())
-        .begin_with("sealed")
+        .default_strategy("sealed")
         .build()?;
 
     let begun = flows.start(Start::new("contract").input(&json!({}))).await?;
@@ -65,19 +66,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let filled = Resume::new(&token).input(&json!({"buyer": "cem@example.com", "price": 900}));
     let reviewed = flows.resume(filled).await?;
     println!(
-        "Written in one sitting: the state is in a token of strategy `{}`.",
-        reviewed.rests.unwrap_or_default()
+        "Written in one session: the state is in a token of strategy `{}`.",
+        reviewed.strategy.unwrap_or_default()
     );
 
     let old = reviewed.token.ok_or("a flow that waits has a token")?;
     let sent = flows.resume(Resume::new(&old).outcome("SEND")).await?;
-    println!("Sent: now it rests as `{}`, under the same id.", sent.rests.unwrap_or_default());
+    println!(
+        "Sent: the state is now kept by strategy `{}`, under the same id.",
+        sent.strategy.unwrap_or_default()
+    );
     assert_eq!(sent.flow, begun.flow);
     assert_eq!(flows.resume(Resume::new(&old).outcome("SEND")).await, Err(FlowError::Gone));
 
-    // One link for each thing that may be answered.
-    let sign = flows.link(LinkTo::new(sent.flow).outcome("SIGN")).await?;
-    let decline = flows.link(LinkTo::new(sent.flow).outcome("DECLINE")).await?;
+    // Create one answer link for each possible answer.
+    let link = |outcome: &str| CreateAnswerLink::new(sent.flow).outcome(outcome);
+    let sign = flows.create_answer_link(link("SIGN")).await?.token.ok_or("the link was not sent")?;
+    let decline = flows.create_answer_link(link("DECLINE")).await?.token.ok_or("the link was not sent")?;
     engine.advance(3 * DAY).await;
     let wrong = flows.resume(Resume::new(&sign).outcome("DECLINE")).await;
     println!("Three days later: {}", wrong.err().ok_or("a link to sign cannot decline")?);

@@ -1,5 +1,5 @@
-//! Two projects mirror each other's tasks: one workflow remembers which task became which, another one, run much later, finds
-//! it again, in both directions and however many there are.
+//! Two projects mirror each other's tasks. One workflow links each task to its copies. Another one, run much later,
+//! finds them through the links, in both directions and in any number.
 #![allow(clippy::print_stdout)]
 
 use std::collections::BTreeMap;
@@ -14,19 +14,19 @@ use stepwell::{ActionError, Cx, Engine, Start};
 
 const MIRROR: &str = "project-task-mirror";
 
-/// The tasks of both projects: what the workflows act on. It stands for an API elsewhere.
+/// The tasks of both projects by id. Stands for an external API.
 type Projects = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// A task was created in one project.
+/// The creation of a task in one project.
 #[derive(Debug, Serialize, Deserialize)]
 struct Created {
     task: String,
     name: String,
-    /// In so many projects it is mirrored.
+    /// Number of projects that mirror the task.
     copies: usize,
 }
 
-/// A task has another name.
+/// The new name of a task.
 #[derive(Debug, Serialize, Deserialize)]
 struct Updated {
     task: String,
@@ -34,8 +34,8 @@ struct Updated {
     direction: String,
 }
 
-/// Creates the counterparts and links them. The links are committed with the step; if the process dies before, the step is
-/// repeated, and the key of each counterpart sees to it that none is made twice.
+/// Creates the counterparts and links them. The links are committed with the step. If the process crashes before the
+/// commit, the step is repeated, and the id of each counterpart prevents duplicates.
 async fn copy(cx: Cx, projects: Projects) -> Result<Vec<String>, ActionError> {
     let Created { task, name, copies } = cx.state()?;
     let mut made = Vec::new();
@@ -52,7 +52,7 @@ async fn copy(cx: Cx, projects: Projects) -> Result<Vec<String>, ActionError> {
     Ok(made)
 }
 
-/// Renames whatever the task is linked to.
+/// Renames all tasks that the task is linked to.
 async fn follow(cx: Cx, projects: Projects) -> Result<usize, ActionError> {
     let Updated { task, name, direction } = cx.state()?;
     let direction = if direction == "reverse" { Direction::Reverse } else { Direction::Forward };
@@ -97,7 +97,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         run("mirror-task", json!({"task": "a-1", "name": "Dig deeper", "direction": "forward"})).await?;
     assert_eq!(renamed, 2, "one task, two counterparts");
     let nobody = run("mirror-task", json!({"task": "a-9", "name": "Alone", "direction": "forward"})).await?;
-    assert_eq!(nobody, 0, "a task that is linked to nothing is not an error");
+    assert_eq!(nobody, 0, "a task without links is not an error");
     let back =
         run("mirror-task", json!({"task": "a-1-copy-1", "name": "From below", "direction": "reverse"}))
             .await?;

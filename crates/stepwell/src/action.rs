@@ -1,4 +1,4 @@
-//! Actions: plain async functions, what they are given and how they fail.
+//! Actions: async functions that run before a transition is committed, their descriptions and their errors.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stepwell_core::schema::Misfit;
+use stepwell_core::schema::SchemaViolation;
 use stepwell_core::{Failure, Name};
 
 use crate::actor::Permission;
 use crate::cx::Cx;
 use crate::host::BoxFuture;
 
-/// Code that runs before a transition is committed: an async function of a [`Cx`], or of a [`Cx`] and an input that
-/// `serde` can read. What it returns goes where the transition's `saveAs` says; what it staged in the context is
-/// committed together with that, or not at all.
+/// An async function that runs before a transition is committed. Its arguments are a [`Cx`], or a [`Cx`] and an input
+/// that implements `Deserialize`. The output is stored where the transition's `saveAs` points. Changes that were
+/// staged in the context are committed together with the output, or not at all.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an action",
     label = "an action is an async function of a `Cx`, or of a `Cx` and an input",
     note = "the input implements `Deserialize`, the output `Serialize`, and the error turns into `ActionError`"
 )]
 pub trait Action<Shape>: Send + Sync + 'static {
-    /// Runs it.
+    /// Runs the action with this input.
     fn run(&self, cx: Cx, input: Value) -> BoxFuture<Result<Value, ActionError>>;
 }
 
@@ -42,8 +42,8 @@ where
                 Box::pin(async move { given(work.await) })
             }
             Err(error) => {
-                let message = format!("the input is not what the action takes: {error}");
-                Box::pin(async move { Err(ActionError::new("invalidInput", message).finally()) })
+                let message = format!("the input does not match the action's input type: {error}");
+                Box::pin(async move { Err(ActionError::new("invalidInput", message).non_retryable()) })
             }
         }
     }
@@ -65,46 +65,50 @@ where
 fn given<O: Serialize, E: Into<ActionError>>(result: Result<O, E>) -> Result<Value, ActionError> {
     let output = result.map_err(Into::into)?;
     serde_json::to_value(output).map_err(|error| {
-        ActionError::new("invalidOutput", format!("the output cannot be written as JSON: {error}")).finally()
+        ActionError::new("invalidOutput", format!("the output cannot be written as JSON: {error}"))
+            .non_retryable()
     })
 }
 
-/// The code of a failure that says that the input was wrong.
-pub(crate) const UNFIT: &str = "unfit";
+/// The failure code for rejected user input.
+pub(crate) const VALIDATION_FAILED: &str = "validationFailed";
 
-/// Why an action failed. Any error turns into one (code `error`); with [`ActionError::new`] it gets a code of its own,
-/// for `retryOn` and for programs.
+/// The error of an action. Every error type converts into one with the code `error`. [`ActionError::new`] sets another
+/// code, for `retryOn` and for programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionError(Failure);
 
 impl ActionError {
-    /// A failure that may be tried again.
+    /// Creates an error that allows retries.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         ActionError(Failure::new(code, message))
     }
 
-    /// The same, not to be tried again.
+    /// Marks the error as permanent: the action is not retried.
     #[must_use]
-    pub fn finally(self) -> Self {
-        ActionError(self.0.finally())
+    pub fn non_retryable(self) -> Self {
+        ActionError(self.0.non_retryable())
     }
 
-    /// What was given is wrong: a flow that waits for somebody's input pauses again and shows them why, with what is wrong
-    /// where.
-    pub fn unfit() -> Self {
-        ActionError::new(UNFIT, "the input is not accepted").finally()
+    /// Creates an error for rejected user input. A flow that waits for input pauses again and shows the field errors
+    /// to the user.
+    pub fn validation() -> Self {
+        ActionError::new(VALIDATION_FAILED, "the input is not accepted").non_retryable()
     }
 
-    /// The same with something that is wrong with a field; `pointer` is a JSON pointer into the input.
+    /// Adds an error for one field. `pointer` is a JSON pointer into the input.
     #[must_use]
     pub fn field(mut self, pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        let misfit =
-            Misfit { pointer: pointer.into(), keyword: "action".to_owned(), message: message.into() };
-        self.0.errors.push(misfit);
+        let violation = SchemaViolation {
+            pointer: pointer.into(),
+            keyword: "action".to_owned(),
+            message: message.into(),
+        };
+        self.0.errors.push(violation);
         self
     }
 
-    /// What is recorded.
+    /// Returns the failure as it is recorded in the run.
     pub fn failure(&self) -> &Failure {
         &self.0
     }
@@ -131,42 +135,41 @@ impl From<ActionError> for Failure {
     }
 }
 
-/// What is to be said of an action: what it does, and JSON schemas of its input and output.
+/// The description of an action with JSON schemas of its input and output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionInfo {
-    /// Its name.
     pub name: Name,
-    /// What it does.
+    /// One sentence for people.
     pub about: String,
-    /// Which edition of it this is.
+    /// Version of the action. A workflow can require a specific one.
     pub version: u32,
-    /// The schema of its input, with hints for editors under `x-workflow-editor`.
+    /// JSON schema of the input, with hints for editors under `x-workflow-editor`.
     pub input: Value,
-    /// The schema of its output.
+    /// JSON schema of the output.
     pub output: Value,
-    /// It changes something, here or outside.
+    /// False if the action only reads or computes. Default: true.
     pub has_side_effects: bool,
-    /// What whoever has made a workflow known needs to be allowed for it to be called there.
+    /// The permission that the publisher of a workflow needs to call this action.
     pub permission: Option<Permission>,
-    /// The key under which a designer finds its label in its own languages.
+    /// Translation key of the label in the Studio.
     pub label_key: String,
-    /// What it is listed with.
+    /// Group in the list of actions. Default: the part of the name before the first dot.
     pub group: String,
-    /// The name of its icon.
+    /// Name of the icon in the Studio. Default: `zap`.
     pub icon: String,
-    /// Workers elsewhere do it.
+    /// Remote workers execute the action.
     #[serde(rename = "remote")]
     pub is_remote: bool,
-    /// Where in its input secrets may stand: JSON pointers, each with everything below it. Without any, none may.
+    /// JSON pointers into the input. Secrets are allowed there and below. Default: none, which allows no secrets.
     pub secret_fields: Vec<String>,
 }
 
-/// Under what name a schema holds its hints for editors.
+/// The schema keyword for editor hints.
 const HINTS: &str = "x-workflow-editor";
 
 impl ActionInfo {
-    /// What is to be said of an action that takes an `I` and gives an `O`.
+    /// Describes an action with input type `I` and output type `O`. The schemas are derived from the types.
     pub fn of<I: JsonSchema, O: JsonSchema>(name: impl Into<Name>, about: impl Into<String>) -> Self {
         let (name, about) = (name.into(), about.into());
         let (input, output) = (schemars::schema_for!(I).to_value(), schemars::schema_for!(O).to_value());
@@ -187,56 +190,57 @@ impl ActionInfo {
         }
     }
 
-    /// Which edition of it this is.
+    /// Sets the version of the action. Default: 1.
     #[must_use]
     pub fn version(mut self, version: u32) -> Self {
         self.version = version;
         self
     }
 
-    /// It only reads or computes.
+    /// Declares that the action only reads or computes.
     #[must_use]
     pub fn without_side_effects(mut self) -> Self {
         self.has_side_effects = false;
         self
     }
 
-    /// Where in its input secrets may stand: JSON pointers, each with everything below it.
+    /// Allows secrets in the input at these JSON pointers and below them.
     #[must_use]
     pub fn secret_fields<F: Into<String>>(mut self, fields: impl IntoIterator<Item = F>) -> Self {
         self.secret_fields = fields.into_iter().map(Into::into).collect();
         self
     }
 
-    /// What whoever has made a workflow known needs to be allowed.
+    /// Sets the permission that the publisher of a workflow needs to call this action.
     #[must_use]
     pub fn permission(mut self, permission: Permission) -> Self {
         self.permission = Some(permission);
         self
     }
 
-    /// What it is listed with.
+    /// Sets the group in the list of actions.
     #[must_use]
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = group.into();
         self
     }
 
-    /// The name of its icon.
+    /// Sets the name of the icon.
     #[must_use]
     pub fn icon(mut self, icon: impl Into<String>) -> Self {
         self.icon = icon.into();
         self
     }
 
-    /// The key under which a designer finds its label.
+    /// Sets the translation key of the label.
     #[must_use]
     pub fn label_key(mut self, key: impl Into<String>) -> Self {
         self.label_key = key.into();
         self
     }
 
-    /// How an editor shows a field of the input: which widget, where suggestions come from, whether others are allowed.
+    /// Adds an editor hint to a field of the input: the widget, the source of suggestions, and whether other values
+    /// are allowed.
     #[must_use]
     pub fn hint(mut self, field: &str, hint: Value) -> Self {
         if let Some(Value::Object(schema)) = self.input.pointer_mut(&format!("/properties/{field}")) {
@@ -246,7 +250,7 @@ impl ActionInfo {
     }
 }
 
-/// An action whose shape is no longer in its type, so that a registry can hold many.
+/// A type-erased action, so that a registry can store actions of any type.
 pub(crate) type BoxAction = Arc<dyn Fn(Cx, Value) -> BoxFuture<Result<Value, ActionError>> + Send + Sync>;
 
 pub(crate) fn boxed<Shape: 'static>(action: impl Action<Shape>) -> BoxAction {

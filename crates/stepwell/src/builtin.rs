@@ -1,10 +1,11 @@
-//! Actions that every engine has, beside those of the data store: other workflows, the log, and plain data.
+//! Built-in actions of every engine, apart from the data actions: workflows, signals, events, log and plain data.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stepwell_core::time::duration_ms;
 use stepwell_core::{RunId, Timestamp};
 
 use crate::action::ActionError;
@@ -12,15 +13,16 @@ use crate::actor::Permission;
 use crate::cx::Cx;
 use crate::engine::Builder;
 use crate::events::Event;
+use crate::flow::Outgoing;
 use crate::start::{Start, no_input};
 
-/// A workflow to be run and waited for.
+/// A workflow to run as a child.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Call {
-    /// The workflow's name.
+    /// Name of the workflow.
     workflow: String,
-    /// What it is started with; an empty object if nothing is named.
+    /// Input of the child run. Default: an empty object.
     #[serde(default = "no_input")]
     input: Value,
 }
@@ -30,34 +32,35 @@ async fn call(cx: Cx, call: Call) -> Result<Value, ActionError> {
     Ok(Value::Null)
 }
 
-/// A workflow to be started.
+/// A workflow to start as a separate run.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StartInput {
-    /// The workflow's name.
+    /// Name of the workflow.
     workflow: String,
-    /// What it is started with; an empty object if nothing is named.
+    /// Input of the new run. Default: an empty object.
     #[serde(default = "no_input")]
     input: Value,
-    /// The same key gives the same run.
+    /// Idempotency key: the same key returns the same run.
     #[serde(default)]
     key: Option<String>,
-    /// When it begins (RFC 3339); without it at once.
+    /// Start time (RFC 3339). Default: now.
     #[serde(default)]
     at: Option<String>,
 }
 
-/// A run that was started.
+/// The run that was started.
 #[derive(Debug, Serialize, JsonSchema)]
 struct StartOutput {
-    /// Its id.
+    /// Id of the run.
     run: String,
 }
 
 async fn start(cx: Cx, input: StartInput) -> Result<StartOutput, ActionError> {
     let mut start = Start::new(input.workflow.as_str()).input(&input.input);
     if let Some(at) = &input.at {
-        let wrong = || invalid(format!("`at` is an instant such as `2030-01-31T12:00:00Z`, not `{at}`"));
+        let wrong =
+            || invalid(format!("`at` must be an instant such as `2030-01-31T12:00:00Z` (got `{at}`)"));
         start = start.at(at.parse::<Timestamp>().map_err(|_| wrong())?);
     }
     let run = match input.key {
@@ -71,56 +74,56 @@ async fn start(cx: Cx, input: StartInput) -> Result<StartOutput, ActionError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SignalInput {
-    /// The run's id.
+    /// Id of the run.
     run: String,
-    /// The signal's name.
+    /// Name of the signal.
     signal: String,
-    /// What it brings.
+    /// Payload of the signal. Default: null.
     #[serde(default)]
     payload: Value,
 }
 
-/// Nothing to say.
+/// Confirms that the action was executed.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Done {
-    /// It is done.
+    /// True; a failure is an error instead.
     done: bool,
 }
 
 async fn signal(cx: Cx, input: SignalInput) -> Result<Done, ActionError> {
-    let run: RunId =
-        input.run.parse().map_err(|_| invalid(format!("`{}` is not the id of a run", input.run)))?;
+    let run: RunId = input.run.parse().map_err(|_| invalid(format!("`{}` is not a run id", input.run)))?;
     cx.signal(run, input.signal.as_str(), &input.payload)?;
     Ok(Done { done: true })
 }
 
-/// Something that has happened.
+/// An event to emit.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct EmitInput {
-    /// The event's name.
+    /// Name of the event.
     name: String,
-    /// What it brings.
+    /// Payload of the event. Default: null.
     #[serde(default)]
     data: Value,
-    /// Its id at its source: an event of the same source and id is the same event. Without it the step gives it one.
+    /// Id of the event at its source. An event with the same source and id is the same event. Default: derived from
+    /// the step.
     #[serde(default)]
     id: Option<String>,
-    /// Where it comes from; without it the workflow.
+    /// Source of the event. Default: the workflow.
     #[serde(default)]
     source: Option<String>,
-    /// What it is about, at its source.
+    /// Subject of the event at its source.
     #[serde(default)]
     subject: Option<String>,
-    /// How many seconds it waits for runs that come to wait for it.
+    /// Time in seconds for which runs that start to wait later still receive the event.
     #[serde(default)]
-    kept_seconds: Option<u64>,
+    ttl_seconds: Option<u64>,
 }
 
-/// An event that was accepted.
+/// The event that was accepted.
 #[derive(Debug, Serialize, JsonSchema)]
 struct EmitOutput {
-    /// By which it is found.
+    /// Id of the event.
     event: String,
 }
 
@@ -135,37 +138,37 @@ async fn emit(cx: Cx, input: EmitInput) -> Result<EmitOutput, ActionError> {
     if let Some(subject) = input.subject {
         event = event.subject(subject);
     }
-    if let Some(seconds) = input.kept_seconds {
-        event = event.kept_for(Duration::from_secs(seconds));
+    if let Some(seconds) = input.ttl_seconds {
+        event = event.ttl(Duration::from_secs(seconds));
     }
     Ok(EmitOutput { event: cx.emit(event).await?.to_string() })
 }
 
-/// How much something in the log matters.
+/// Severity of a log entry.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Level {
-    /// For whoever looks for a mistake.
+    /// Details that help with debugging.
     Debug,
-    /// As it should be.
+    /// Information about normal operation.
     #[default]
     Info,
-    /// Not as it should be.
+    /// A problem that needs attention.
     Warn,
-    /// Wrong.
+    /// An error that needs a fix.
     Error,
 }
 
-/// Something for the log.
+/// An entry for the log.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LogInput {
-    /// What is to be said.
+    /// Text of the log entry.
     message: String,
-    /// How much it matters.
+    /// Severity of the entry. Default: `info`.
     #[serde(default)]
     level: Level,
-    /// What belongs to it.
+    /// Data to log with the message. Default: null.
     #[serde(default)]
     data: Value,
 }
@@ -187,37 +190,94 @@ async fn transform(_: Cx, input: Value) -> Result<Value, ActionError> {
     Ok(input)
 }
 
-/// Where a flow rests from its next pause on.
+/// The strategy for the state of a flow from its next pause on.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RestInput {
-    /// The name of a strategy, or `durable`.
+struct UseStrategyInput {
+    /// Name of a registered strategy, or `durable`.
     strategy: String,
 }
 
-async fn rest(cx: Cx, input: RestInput) -> Result<Done, ActionError> {
-    cx.rest_in(input.strategy)?;
+async fn use_strategy(cx: Cx, input: UseStrategyInput) -> Result<Done, ActionError> {
+    cx.use_strategy(input.strategy)?;
     Ok(Done { done: true })
 }
 
-fn invalid(why: String) -> ActionError {
-    ActionError::new("invalidInput", why).finally()
+/// A message with the answer link of the next wait.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SendOutInput {
+    /// Name of the outlet that sends the message.
+    outlet: String,
+    /// Recipient in the outlet's format, such as a mail address.
+    to: String,
+    /// Name of the outlet's template. Default: `default`.
+    #[serde(default)]
+    template: Option<String>,
+    /// Data for the template. Default: null.
+    #[serde(default)]
+    data: Value,
+    /// Outcomes that the link accepts. Default: all that the wait accepts. Only links to durable runs can be
+    /// restricted.
+    #[serde(default)]
+    outcomes: Vec<String>,
+    /// Lifetime of the link, such as `30m` or `P3D`. Default: that of the strategy.
+    #[serde(default)]
+    ttl: Option<String>,
 }
 
-/// Registers the actions.
+/// The message is sent with the commit of the next wait.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SendOutOutput {
+    /// Name of the outlet.
+    sent: String,
+}
+
+async fn send_out(cx: Cx, input: SendOutInput) -> Result<SendOutOutput, ActionError> {
+    let SendOutInput { outlet, to, template, data, outcomes, ttl } = input;
+    let mut outgoing = Outgoing::new(outlet.as_str(), to).data(data);
+    if let Some(template) = template {
+        outgoing = outgoing.template(template);
+    }
+    for outcome in outcomes {
+        outgoing = outgoing.outcome(outcome);
+    }
+    if let Some(ttl) = ttl {
+        let wrong = || invalid(format!("`ttl` must be a duration such as `30m` or `P3D` (got `{ttl}`)"));
+        let ms = duration_ms(&Value::String(ttl.clone())).ok_or_else(wrong)?;
+        outgoing = outgoing.ttl(Duration::from_millis(ms));
+    }
+    cx.send_out(outgoing)?;
+    Ok(SendOutOutput { sent: outlet })
+}
+
+fn invalid(why: String) -> ActionError {
+    ActionError::new("invalidInput", why).non_retryable()
+}
+
+/// Registers the built-in actions.
 pub(crate) fn equip(builder: Builder) -> Builder {
     builder
-        .described("workflow.call", "Runs another workflow; a step of its own waits for the result.", call)
+        .described(
+            "workflow.call",
+            "Runs another workflow as a child; the next step waits for its result.",
+            call,
+        )
         .described("workflow.start", "Starts another workflow and does not wait for it.", start)
         .described("workflow.signal", "Sends a signal to another run.", signal)
-        .described(
-            "event.emit",
-            "Says that something has happened: it starts workflows and wakes runs.",
-            emit,
-        )
+        .described("event.emit", "Emits an event, which starts workflows and wakes runs.", emit)
         .described("log", "Writes to the log.", log)
-        .described("transform", "Gives its input back: data in another shape.", transform)
-        .described("flow.rest", "Has the flow rest elsewhere from its next pause on.", rest)
+        .described("transform", "Returns its input, for example to reshape data with expressions.", transform)
+        .described(
+            "flow.useStrategy",
+            "Changes where the flow keeps its state from its next pause on.",
+            use_strategy,
+        )
+        .described(
+            "flow.sendOut",
+            "Sends the answer link of the next wait through an outlet; only this link resumes the flow.",
+            send_out,
+        )
         .describe("workflow.call", |info| {
             info.group("workflow").icon("git-fork").permission(Permission::Manage)
         })
@@ -228,5 +288,6 @@ pub(crate) fn equip(builder: Builder) -> Builder {
         .describe("event.emit", |info| info.group("workflow").icon("radio").permission(Permission::Manage))
         .describe("log", |info| info.group("data").icon("file-text"))
         .describe("transform", |info| info.group("data").icon("shuffle").without_side_effects())
-        .describe("flow.rest", |info| info.group("flow").icon("pause"))
+        .describe("flow.useStrategy", |info| info.group("flow").icon("pause"))
+        .describe("flow.sendOut", |info| info.group("flow").icon("send").permission(Permission::Manage))
 }

@@ -1,15 +1,15 @@
-//! Cron schedules: when a pattern fires in its time zone, and what is still owed after an outage.
+//! Cron schedules: computes when a pattern fires in its time zone, and which firings are still due after an outage.
 //!
-//! A pattern speaks of what a clock on the wall shows, a firing is an instant. The two are put together here and
-//! nowhere else. croner walks the pattern through plain calendar time, in which every second exists exactly once. A
-//! local time stands for the first instant at which the clock shows it or a later one: that is where the gap ends if the
-//! clock skips it, and the first of its two instants if the clock shows it twice. So a local time has fired up to some
-//! instant exactly if it is not later than the latest one that the clock has shown until then, and one search of the
-//! calendar from there, forwards or backwards, finds the firing after it or before it.
+//! A pattern describes local wall-clock time; a firing is an instant. Only this module converts between the two.
+//! croner searches the pattern in plain calendar time, in which every second exists exactly once. A local time maps to
+//! the first instant at which the clock shows that time or a later one. If the clock skips the local time, that is the
+//! end of the gap. If the clock shows it twice, that is the first of the two instants. A local time has therefore
+//! fired by an instant exactly if it is not later than the latest local time that the clock has shown until then. One
+//! calendar search from there, forwards or backwards, finds the next or the previous firing.
 //!
-//! For a pattern such as `*/15 * * * *` this means that nothing fires in the second pass of a repeated hour: 02:00 to
-//! 02:45 fired in the first pass, and the next is 03:00. Where the pace matters more than the wall clock, the time
-//! zone to take is `UTC`.
+//! With a pattern such as `*/15 * * * *` nothing fires in the second pass of a repeated hour: 02:00 to 02:45 fired in
+//! the first pass, and the next firing is 03:00. Use the time zone `UTC` if a constant interval matters more than the
+//! wall clock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,60 +21,60 @@ use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 use serde::{Deserialize, Serialize};
 use stepwell_core::Timestamp;
 
-/// What happens to firings that nobody was there for.
+/// The policy for firings that were missed because no process was running.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Missed {
-    /// They are dropped.
+pub enum MissedFirings {
+    /// Missed firings are dropped.
     Skip,
-    /// One firing stands for all of them: the newest.
+    /// Only the newest missed firing fires.
     #[default]
     Once,
-    /// Each is made up for, oldest first.
+    /// Every missed firing fires, oldest first.
     All,
 }
 
-/// What happens to a firing while the run of the one before is still going.
+/// The policy for a firing while the run of the previous firing is still active.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Overlap {
-    /// It starts another run beside the first.
+    /// Starts another run in parallel.
     #[default]
     Start,
-    /// It is dropped.
+    /// Drops the firing without a run.
     Skip,
 }
 
-/// What is due: the answer of [`Cron::firings`].
+/// The due firings, as returned by [`Cron::firings`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firings {
-    /// The instants to fire for, oldest first, each once.
+    /// The instants to fire for, oldest first, without duplicates.
     pub fire: Vec<Timestamp>,
-    /// The first instant that is not dealt with. It has already come if there was more to fire than was allowed in one
-    /// go; there is none if the schedule has ended.
+    /// The first instant that is not handled yet. It lies in the past if more firings were due than allowed at once.
+    /// `None` if the schedule has ended.
     pub next: Option<Timestamp>,
 }
 
-/// The text was not a schedule.
+/// The error of an invalid cron pattern or time zone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CronError {
-    /// The pattern cannot be read, or there is no date that it fits.
-    #[error("the cron expression `{expression}` is wrong: {problem}")]
+    /// The pattern cannot be parsed, or no date matches it.
+    #[error("invalid cron expression `{expression}`: {problem}")]
     Expression {
-        /// The expression as it was given.
+        /// The expression that was passed.
         expression: String,
-        /// What is wrong, in which field, and what to write.
+        /// The problem, its field, and the correct form.
         problem: String,
     },
-    /// No time zone has this name.
+    /// The time zone does not exist.
     #[error(
         "there is no time zone `{name}`{hint}: write a name from the IANA time zone database, such as `Europe/Berlin` \
          or `UTC`"
     )]
     TimeZone {
-        /// The name as it was given.
+        /// The name that was passed.
         name: String,
-        /// ` (did you mean …?)`, or nothing.
+        /// ` (did you mean …?)`, or empty.
         hint: String,
     },
 }
@@ -86,27 +86,26 @@ pub enum CronError {
 /// Five fields, `minute hour day-of-month month day-of-week`, or six with the second in front; or one of `@yearly`
 /// (`@annually`), `@monthly`, `@weekly`, `@daily` (`@midnight`) and `@hourly`.
 ///
-/// | in a field | means |
+/// | in a field | meaning |
 /// |---|---|
 /// | `*` | every value |
 /// | `5`, `1,15`, `9-17` | a value, a list, a range |
 /// | `*/15`, `9-17/2` | every fifteenth value, every second one of a range |
-/// | `JAN`…`DEC`, `SUN`…`SAT` | names of months and days, in capitals or not; Sunday is 0 and 7 |
+/// | `JAN`…`DEC`, `SUN`…`SAT` | names of months and days in any case; Sunday is 0 and 7 |
 /// | `L`, `15W`, `LW` | day of month: the last, the weekday (Monday to Friday) nearest the 15th, the last weekday |
 /// | `FRI#2`, `FRIL` | day of week: the second Friday of the month, the last one |
-/// | `?` | in a field of days, the same as `*` |
+/// | `?` | in a day field, the same as `*` |
 ///
-/// If both fields of days say something other than `*`, a day has to fit only one of them; with a `+` before the day of
-/// the week (`0 9 13 * +FRI`) it has to fit both.
+/// If both day fields differ from `*`, a day must match only one of them. With a `+` before the day of the week
+/// (`0 9 13 * +FRI`) it must match both.
 ///
-/// # Clocks that are put forward and back
+/// # Daylight saving time
 ///
-/// A local time that does not exist fires at the next instant that does, which is the one at which the gap ends;
-/// several of them in one gap, or one in the gap and one at its end, fire once. A local time that comes twice fires
-/// once, the first time.
+/// A local time that the clock skips fires at the end of the gap. Several of them in one gap, or one in the gap and one
+/// at its end, fire once. A local time that occurs twice fires only the first time.
 ///
-/// The rules of the time zone are those known when the pattern is parsed: the system's, or those that came with this
-/// program where the system has none. Parse it again to go by newer ones. Nothing fires from the year 5000 on.
+/// The time zone rules are read when the pattern is parsed: from the system, or from the database bundled with this
+/// program if the system has none. Parse the pattern again to use newer rules. Nothing fires from the year 5000 on.
 #[derive(Clone)]
 pub struct Cron {
     expression: Arc<str>,
@@ -124,64 +123,63 @@ impl fmt::Debug for Cron {
 }
 
 impl Cron {
-    /// Reads a pattern that speaks of local time in a time zone.
+    /// Parses a pattern for local time in a time zone.
     ///
     /// # Errors
     ///
-    /// If the pattern cannot be read or fits no date at all, and if there is no such time zone.
+    /// Fails if the pattern cannot be parsed, if no date matches it, or if the time zone does not exist.
     pub fn parse(expression: &str, time_zone: &str) -> Result<Cron, CronError> {
         let wrong = |problem| CronError::Expression { expression: expression.to_owned(), problem };
         let pattern = pattern(expression).map_err(wrong)?;
         Ok(Cron { expression: expression.into(), pattern: Arc::new(pattern), zone: zone(time_zone)? })
     }
 
-    /// The pattern as it was given.
+    /// Returns the pattern that was passed.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// The name of the time zone, in its usual spelling.
+    /// Returns the name of the time zone, in its usual spelling.
     pub fn time_zone(&self) -> &str {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// The first firing strictly after an instant; none if that would be in the year 5000 or later.
+    /// Returns the first firing strictly after an instant. `None` from the year 5000 on.
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         let local = self.pattern.find_next_occurrence(&self.latest_shown(after)?, false).ok()?;
         self.instant(local)
     }
 
-    /// The last firing strictly before an instant.
+    /// Returns the last firing strictly before an instant.
     fn last_before(&self, before: Timestamp) -> Option<Timestamp> {
         let latest = self.latest_shown(just_before(before))?;
         self.instant(self.pattern.find_previous_occurrence(&latest, true).ok()?)
     }
 
-    /// What is due at `now`, if `planned` was the next firing when somebody last looked.
+    /// Returns the firings that are due at `now`, if `planned` was the next firing at the last check.
     ///
-    /// A firing that is at most `grace_ms` late is on time and fires, whatever the policy: nobody is as quick as the
-    /// clock. One that is later was missed, and `missed` says what becomes of it. With [`Missed::Once`] the newest
-    /// missed firing stands for the missed ones, and those on time still fire for themselves.
+    /// A firing that is at most `grace_ms` late counts as on time and fires under every policy. A later one was
+    /// missed, and `missed` determines its treatment. With [`MissedFirings::Once`] the newest missed firing replaces all
+    /// missed ones; those on time still fire individually.
     ///
-    /// At most `max` fire in one go (and one, if that is 0); the rest is left for the next look, with
-    /// [`next`](Firings::next) as its `planned`. `planned` itself counts as a firing even if the pattern does not know
-    /// it, so that a plan made under an earlier pattern is kept.
+    /// At most `max` firings are returned at once (one if `max` is 0). The rest is left for the next call, with
+    /// [`next`](Firings::next) as its `planned`. `planned` itself counts as a firing even if the pattern does not
+    /// match it, so that a plan made under an earlier pattern is kept.
     ///
-    /// The work is bounded by `max`: the missed firings that are dropped are stepped over in one search of the
-    /// calendar, not one by one, however long the outage was.
+    /// The work is bounded by `max`: one calendar search skips all dropped firings, however long the outage was.
     pub fn firings(
         &self,
         planned: Timestamp,
         now: Timestamp,
-        missed: Missed,
+        missed: MissedFirings,
         grace_ms: u64,
         max: usize,
     ) -> Firings {
         let on_time = minus_ms(now, grace_ms);
         let mut fire = Vec::new();
         let mut next = Some(planned);
-        if planned < on_time && missed != Missed::All {
-            if missed == Missed::Once {
+        if planned < on_time && missed != MissedFirings::All {
+            if missed == MissedFirings::Once {
                 fire.push(self.last_before(on_time).map_or(planned, |newest| newest.max(planned)));
             }
             next = self.next_after(just_before(on_time));
@@ -193,10 +191,10 @@ impl Cron {
         Firings { fire, next }
     }
 
-    /// The latest local time that the clock has shown up to an instant: what it shows then or, when it was put back a
-    /// short while ago, what it showed before.
+    /// Returns the latest local time that the clock has shown up to an instant. That is the current local time or,
+    /// shortly after the clock was set back, the local time before that.
     fn latest_shown(&self, at: Timestamp) -> Option<DateTime> {
-        // Patterns and changes of the clock are both in whole seconds.
+        // Patterns and clock changes are both in whole seconds.
         let at = jiff::Timestamp::from_second(at.micros().div_euclid(1_000_000)).ok()?;
         let mut latest = self.zone.to_datetime(at);
         let changes = self.zone.preceding(at.checked_add(SECOND).ok()?).map(|change| change.timestamp());
@@ -206,10 +204,10 @@ impl Cron {
         Some(latest)
     }
 
-    /// The first instant at which the clock shows a local time or a later one.
+    /// Returns the first instant at which the clock shows a local time or a later one.
     fn instant(&self, local: DateTime) -> Option<Timestamp> {
         let mut from = Offset::UTC.to_timestamp(local).and_then(|at| at.checked_sub(FARTHEST)).ok()?;
-        // From one change of the clock to the next: the hand moves evenly in between.
+        // Go from one clock change to the next: the offset is constant in between.
         loop {
             let shown = self.zone.to_offset(from).to_timestamp(local).ok()?.max(from);
             match self.zone.following(from).next().map(|change| change.timestamp()) {
@@ -220,7 +218,7 @@ impl Cron {
     }
 }
 
-/// More than any clock differs from UTC, and more than one was ever put forward or back.
+/// Upper bound for the offset of a clock from UTC and for a single clock change.
 const FARTHEST: SignedDuration = SignedDuration::from_hours(48);
 
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
@@ -244,14 +242,14 @@ const NICKNAMES: &[(&str, &str)] = &[
     ("@hourly", "0 * * * *"),
 ];
 
-/// What one field of a pattern may say.
+/// The allowed values of one field of a pattern.
 struct Field {
     name: &'static str,
     min: u16,
     max: u16,
-    /// How many values there are before the counting starts over.
+    /// Number of distinct values. Sunday counts once, although it is both 0 and 7.
     values: u16,
-    /// Names of the values, from `min` on.
+    /// Names of the values, starting at `min`.
     names: &'static [&'static str],
 }
 
@@ -269,10 +267,10 @@ const DAY_OF_WEEK: &str = "day of the week";
 const MONTHS: &[&str] = &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const DAYS: &[&str] = &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// Reads an expression, or says what is wrong with it.
+/// Parses an expression, or returns a description of the problem.
 ///
-/// The fields are checked and rewritten in numbers here: croner takes names in any field and anywhere in a word, passes
-/// over empty places in lists, and reports what it made of the text rather than the text.
+/// The fields are checked and converted to numbers here. croner accepts names in any field and inside words, ignores
+/// empty list items, and reports its own version of the text in errors.
 fn pattern(expression: &str) -> Result<croner::Cron, String> {
     let text = match expression.trim() {
         "" => return Err("it is empty; write five fields such as `0 9 * * MON-FRI`".to_owned()),
@@ -295,14 +293,14 @@ fn pattern(expression: &str) -> Result<croner::Cron, String> {
     }
     let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
     let pattern = parser.parse(&numbers.join(" ")).map_err(|error| error.to_string())?;
-    // The calendar repeats every 400 years, and croner gives up at the year 5000.
+    // The calendar repeats every 400 years, and croner stops at the year 5000.
     if pattern.find_next_occurrence(&DateTime::constant(4600, 1, 1, 0, 0, 0, 0), true).is_err() {
         return Err("no date fits it, so it would never fire; check the days against the months".to_owned());
     }
     Ok(pattern)
 }
 
-/// The fields that a nickname stands for.
+/// Returns the fields that a nickname stands for.
 fn unfold(nickname: &str) -> Result<&'static str, String> {
     let known = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(nickname));
     known.map(|(_, fields)| *fields).ok_or_else(|| {
@@ -312,7 +310,7 @@ fn unfold(nickname: &str) -> Result<&'static str, String> {
 }
 
 impl Field {
-    /// The field in numbers, or what is wrong with it.
+    /// Converts the field to numbers, or returns a description of the problem.
     fn list(&self, text: &str) -> Result<String, String> {
         let (both, text) = match text.strip_prefix('+') {
             Some(rest) if self.name == DAY_OF_WEEK => ("+", rest),
@@ -330,7 +328,7 @@ impl Field {
         Ok(format!("{both}{}", items?.join(",")))
     }
 
-    /// One item of a list, in numbers.
+    /// Converts one item of a list to numbers.
     fn item(&self, item: &str) -> Result<String, String> {
         let special = match self.name {
             DAY_OF_MONTH => self.special_day_of_month(item)?,
@@ -341,7 +339,7 @@ impl Field {
             return Ok(special);
         }
         if item.is_empty() {
-            return Err("a value is missing beside a comma: remove the comma, or fill the place".to_owned());
+            return Err("a value is missing next to a comma: add a value or remove the comma".to_owned());
         }
         let Some((range, step)) = item.split_once('/') else {
             return self.range(item);
@@ -352,14 +350,11 @@ impl Field {
         }
         match number(step) {
             Some(step) if (1..=self.values).contains(&step) => Ok(format!("{}/{step}", self.range(range)?)),
-            _ => Err(format!(
-                "`{step}` in `{item}` is not a step: write 1 to {}, for the counting starts over after that",
-                self.values
-            )),
+            _ => Err(format!("`{step}` in `{item}` is not a valid step: write 1 to {}", self.values)),
         }
     }
 
-    /// `*`, a value or a range, in numbers.
+    /// Converts `*`, a value or a range to numbers.
     fn range(&self, text: &str) -> Result<String, String> {
         if text == "*" {
             return Ok(text.to_owned());
@@ -368,7 +363,7 @@ impl Field {
             return Ok(self.value(text)?.to_string());
         };
         let (first, last) = (self.value(from)?, self.value(to)?);
-        // A week may end with its Sunday.
+        // A range may end with Sunday.
         let last = if self.name == DAY_OF_WEEK && last == 0 && first > 0 { 7 } else { last };
         if first > last {
             return Err(format!(
@@ -380,7 +375,7 @@ impl Field {
         Ok(format!("{first}-{last}"))
     }
 
-    /// A value, given as a number or as a name.
+    /// Parses a value, given as a number or as a name.
     fn value(&self, text: &str) -> Result<u16, String> {
         let named = self.names.iter().position(|name| name.eq_ignore_ascii_case(text));
         let named = named.and_then(|place| u16::try_from(place).ok()).map(|place| self.min + place);
@@ -391,10 +386,10 @@ impl Field {
             [] => String::new(),
             names => format!(", or {}", names.join(", ")),
         };
-        Err(format!("`{text}` is no {}: write {} to {}{or_names}", self.name, self.min, self.max))
+        Err(format!("`{text}` is not a valid {}: write {} to {}{or_names}", self.name, self.min, self.max))
     }
 
-    /// `L`, `LW`, `15W` and `?`; nothing if it is none of them.
+    /// Converts `L`, `LW`, `15W` and `?`. Returns `None` for anything else.
     fn special_day_of_month(&self, item: &str) -> Result<Option<String>, String> {
         let item = item.to_ascii_uppercase();
         match item.strip_suffix('W') {
@@ -405,7 +400,8 @@ impl Field {
         }
     }
 
-    /// `FRI#2`, `FRIL` and `?`; nothing if it is none of them. Sunday is 0 here: croner forgets the last day 7.
+    /// Converts `FRI#2`, `FRIL` and `?`. Returns `None` for anything else. Sunday becomes 0, because croner does not
+    /// handle the last day 7.
     fn special_day_of_week(&self, item: &str) -> Result<Option<String>, String> {
         let item = item.to_ascii_uppercase();
         if item == "?" {
@@ -427,15 +423,15 @@ impl Field {
     }
 }
 
-/// Digits and nothing else, as a number.
+/// Parses a text of digits only.
 fn number(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// The time zone of a name: from the system, or else from what came with this program.
+/// Returns a time zone by name, from the system or else from the database bundled with this program.
 fn zone(name: &str) -> Result<TimeZone, CronError> {
     let found = jiff::tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name));
-    // `Etc/Unknown` is a name for not knowing, and would go by UTC.
+    // `Etc/Unknown` means that the zone is not known, and would behave like UTC.
     found.ok().filter(|zone| !zone.is_unknown()).ok_or_else(|| CronError::TimeZone {
         name: name.to_owned(),
         hint: match near_zones(name).as_slice() {
@@ -445,7 +441,7 @@ fn zone(name: &str) -> Result<TimeZone, CronError> {
     })
 }
 
-/// The names that somebody probably meant: those of the place, or those that a few slips turn into what they wrote.
+/// Returns the names that were probably meant: zones of that city, or names within a small edit distance.
 fn near_zones(wrong: &str) -> Vec<String> {
     let wrong: String = wrong.trim().to_ascii_lowercase().replace([' ', '-'], "_").chars().take(64).collect();
     let mut scored: Vec<(usize, String)> = TimeZoneDatabase::bundled()
@@ -458,14 +454,14 @@ fn near_zones(wrong: &str) -> Vec<String> {
         })
         .collect();
     scored.sort();
-    // Abbreviations are all alike: a guess at one would be a guess at the hour.
+    // Abbreviations are all similar, so a guess could be wrong by hours.
     let tolerance = if wrong.len() < 6 { 0 } else { 3 };
     let nearest = scored.first().map_or(0, |(away, _)| *away);
     scored.retain(|(away, _)| *away == nearest && *away <= tolerance);
     scored.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
-/// Levenshtein's distance, one row at a time.
+/// Returns the Levenshtein distance of two texts.
 fn slips(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,4 +1,5 @@
-//! What an action is given: it reads through its context and stages its writes, which are committed with its result.
+//! The context of an action. It reads the run and the data store, and stages writes that are committed with the
+//! action's result.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,9 +13,9 @@ use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::{ActivationId, PROMPT};
 use stepwell_core::{ActionCall, Limits, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
-    Cell, CellKey, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite, FillPart, KeyWrite,
-    LinkWrite, OpResult, Page, Record, RecordQuery, Send, ShadowWrite, Space, Status, Store, StoreError,
-    TenantScope,
+    Cell, CellKey, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite, KeyWrite, LinkWrite,
+    OpResult, Page, Record, RecordQuery, ResultPart, SendMessage, ShadowWrite, Space, Status, Store,
+    StoreError, TenantScope,
 };
 use tokio::sync::Notify;
 
@@ -27,15 +28,16 @@ use crate::data::write::under_key;
 use crate::engine::{Inner, permit};
 use crate::error::EngineError;
 use crate::events::Event;
-use crate::fills::overlaid;
 use crate::flow::outlet::Outgoing;
+use crate::flow::strategy::{DURABLE, Strategy};
 use crate::host::Host;
-use crate::observe::{SpanId, Subject, Trial, traceparent};
+use crate::loaded_run::LoadedRun;
+use crate::observe::{Attempt, ObservedRun, SpanId, traceparent};
+use crate::predictions::overlaid;
 use crate::registry::Workflow;
-use crate::standing::Standing;
 use crate::start::{Start, run_of};
 
-/// What an action is given. Clones are the same context.
+/// The context of an action. Clones share the same context.
 #[derive(Clone)]
 pub struct Cx(Arc<Shared>);
 
@@ -46,43 +48,44 @@ struct Shared {
     root: RunId,
     parent: Option<RunId>,
     attempt: u32,
-    /// Tells tries apart that count as the same.
+    /// Distinguishes the spans of attempts with the same number.
     nonce: u64,
     store: Arc<dyn Store>,
     inner: Arc<Inner>,
     scope: TenantScope,
     host: Host,
-    rests: Rests,
+    location: StateLocation,
     limits: Limits,
-    keys_kept_ms: u64,
+    idempotency_key_ttl_ms: u64,
     catalogues: Arc<crate::catalogue::Catalogues>,
-    /// Taken out when the action is over: what is staged after that is nowhere.
+    /// `None` after the action is over. Later attempts to stage fail.
     staged: Mutex<Option<Staged>>,
-    /// How many events it has made.
+    /// Number of events emitted so far.
     emitted: AtomicU64,
     over: Over,
 }
 
-/// Where the state of an action's run rests: not everywhere can everything be done.
+/// The place where the state of the action's run is kept. It limits the operations that are possible.
 #[derive(Debug, Clone)]
-pub(crate) enum Rests {
-    /// In a run of its own.
+pub(crate) enum StateLocation {
+    /// In the rows of a durable run.
     Durable,
-    /// Nowhere: nothing is written down.
+    /// Nowhere: a stateless execution stores nothing.
     Nowhere,
-    /// In a token or behind a handle. Steps before this one have staged this, which is committed with its own.
-    Flow(Arc<Before>),
+    /// In a sealed token or behind a handle of a flow. Earlier steps have staged these changes, which are
+    /// committed together with this action's.
+    Flow(Arc<EarlierWrites>),
 }
 
-/// What steps before an action have staged that are committed together with it.
+/// Changes staged by earlier steps that share the commit.
 #[derive(Debug, Default)]
-pub(crate) struct Before {
+pub(crate) struct EarlierWrites {
     pub(crate) cells: Vec<CellWrite>,
-    /// Keys of what happens once.
+    /// Idempotency keys that earlier steps have used.
     pub(crate) keys: Vec<KeyWrite>,
 }
 
-/// What an action has staged.
+/// The changes that an action has staged.
 #[derive(Default)]
 pub(crate) struct Staged {
     pub(crate) context: Option<Arc<Value>>,
@@ -90,45 +93,45 @@ pub(crate) struct Staged {
     pub(crate) locals: Map<String, Value>,
     pub(crate) cells: Vec<CellWrite>,
     pub(crate) links: Vec<LinkWrite>,
-    /// Writes to cells that the whole action is run again for if they are lost, and how often.
+    /// Indexes of cell writes that make the whole action run again if a concurrent write wins, with the maximum number
+    /// of attempts.
     pub(crate) updates: BTreeMap<usize, u32>,
-    pub(crate) fills: Vec<(Op, FillPart, String)>,
-    /// Keys, and the changes that happen once under each.
+    pub(crate) bindings: Vec<(Op, ResultPart, String)>,
+    /// Idempotency keys, each with the changes made under it.
     pub(crate) keys: Vec<(KeyWrite, Vec<Op>)>,
     pub(crate) signals: Vec<(RunId, Name, Value)>,
     pub(crate) children: Vec<Start>,
     pub(crate) starts: Vec<(RunId, Start)>,
-    /// Messages to other runs.
-    pub(crate) posts: Vec<Send>,
-    /// Shadow columns of the run that are not read from its data.
+    pub(crate) messages: Vec<SendMessage>,
+    /// Shadow columns of the run that are not derived from its data.
     pub(crate) shadows: Vec<ShadowWrite>,
     pub(crate) documents: Vec<DocumentWrite>,
-    /// Where the flow rests from its next pause on.
+    /// Name of the strategy that keeps the flow's state from its next pause on.
     pub(crate) swap: Option<String>,
-    /// What is sent out at the next pause.
+    /// The answer link to send at the next pause.
     pub(crate) outgoing: Option<Outgoing>,
 }
 
-/// A change that an action has staged.
+/// Identifies a change that an action has staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// To a cell, by its place among those to cells.
+    /// The index among the staged changes to cells.
     Cell(usize),
-    /// To links, by its place among those to links.
+    /// The index among the staged changes to links.
     Link(usize),
 }
 
-/// What became of changes that happen only once.
+/// The result of [`Cx::write_once`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Once {
-    /// They are staged, and known by these numbers; by none if they had been staged before, by this action or by a step of
-    /// the same flow that is committed with it.
+    /// The changes are staged, with these ids. The list is empty if this action, or an earlier step in the same
+    /// commit, had already staged them.
     Staged(Vec<Op>),
-    /// They have been made before, with these results.
+    /// The changes were committed earlier, with these results.
     Before(Vec<OpResult>),
 }
 
-/// Tells what an action has spawned that the action is over.
+/// Signals tasks spawned by an action that the action is over.
 #[derive(Default)]
 struct Over {
     is: AtomicBool,
@@ -136,30 +139,30 @@ struct Over {
 }
 
 impl Cx {
-    /// What an action of this run is given.
+    /// Creates the context of one attempt.
     pub(crate) fn new(
         inner: &Arc<Inner>,
         scope: TenantScope,
-        standing: &Standing,
+        loaded_run: &LoadedRun,
         call: ActionCall,
         attempt: u32,
-        rests: Rests,
+        location: StateLocation,
     ) -> Self {
         Cx(Arc::new(Shared {
-            nonce: inner.pulse(),
-            parent: standing.parent.as_ref().map(|parent| parent.run),
+            nonce: inner.activity_count(),
+            parent: loaded_run.parent.as_ref().map(|parent| parent.run),
             call,
-            workflow: standing.workflow.clone(),
-            snapshot: standing.snapshot.clone(),
-            root: standing.root,
+            workflow: loaded_run.workflow.clone(),
+            snapshot: loaded_run.snapshot.clone(),
+            root: loaded_run.root,
             attempt,
             store: inner.store.clone(),
             inner: inner.clone(),
             scope,
             host: inner.host.clone(),
-            rests,
+            location,
             limits: inner.options.limits.clone(),
-            keys_kept_ms: inner.options.keys_kept_ms,
+            idempotency_key_ttl_ms: inner.options.idempotency_key_ttl_ms,
             catalogues: inner.catalogues.clone(),
             staged: Mutex::new(Some(Staged::default())),
             emitted: AtomicU64::new(0),
@@ -167,103 +170,107 @@ impl Cx {
         }))
     }
 
-    /// What is being called, with the names of secrets in its input.
+    /// Returns the call, with the names of secrets, not their values, in its input.
     pub(crate) fn call(&self) -> &ActionCall {
         &self.0.call
     }
 
-    /// The run.
+    /// Returns the id of the run.
     pub fn run(&self) -> RunId {
         self.0.snapshot.instance_id()
     }
 
-    /// The root of the run's tree: itself, if it has no parent.
+    /// Returns the root of the run's tree: the run itself if it has no parent.
     pub fn root(&self) -> RunId {
         self.0.root
     }
 
-    /// The workflow's name.
+    /// Returns the name of the workflow.
     pub fn workflow(&self) -> &Name {
         self.0.snapshot.workflow()
     }
 
-    /// The transition that the action is for.
+    /// Returns the transition that the action belongs to.
     pub fn transition(&self) -> &Name {
         &self.0.call.transition
     }
 
-    /// The activation that the transition moves.
+    /// Returns the activation that the transition moves.
     pub fn activation(&self) -> ActivationId {
         self.0.call.activation
     }
 
-    /// Which try this is, counted from 1.
+    /// Returns the number of this attempt, counted from 1.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
     }
 
-    /// A key for calls to the outside: every try of this transition has the same one, the next pass of a loop another.
+    /// Returns a key for calls to external systems. All attempts of this transition share it; the next iteration of a
+    /// loop gets another.
     pub fn idempotency_key(&self) -> String {
         format!("{}-{}", self.run(), self.0.call.activation)
     }
 
-    /// The `traceparent` (W3C Trace Context) for calls to the outside: whoever takes part in the trace is found there
-    /// under this try. The id of the trace is the id of the tree's root.
+    /// Returns the `traceparent` header (W3C Trace Context) for calls to external systems. Their spans become children
+    /// of this attempt. The trace id is the id of the tree's root.
     pub fn traceparent(&self) -> String {
         traceparent(self.root(), self.span(), self.0.inner.is_traced(self.root()))
     }
 
-    /// By what a trace knows this try.
+    /// Returns the span id of this attempt.
     fn span(&self) -> SpanId {
-        SpanId::of_try(self.run(), self.0.call.activation, self.0.attempt, self.0.nonce)
+        SpanId::of_attempt(self.run(), self.0.call.activation, self.0.attempt, self.0.nonce)
     }
 
-    /// The run, for whoever listens.
-    pub(crate) fn subject(&self) -> Subject<'_> {
+    /// Returns the run, for observers.
+    pub(crate) fn subject(&self) -> ObservedRun<'_> {
         let (run, root, parent) = (self.run(), self.root(), self.0.parent);
-        Subject { tenant: self.0.scope.tenant(), run, root, parent, workflow: self.workflow() }
+        ObservedRun { tenant: self.0.scope.tenant(), run, root, parent, workflow: self.workflow() }
     }
 
-    /// The try, for whoever listens.
-    pub(crate) fn tried(&self) -> Trial<'_> {
+    /// Returns the attempt, for observers.
+    pub(crate) fn tried(&self) -> Attempt<'_> {
         let ActionCall { action, transition, activation, .. } = &self.0.call;
         let (attempt, span) = (self.0.attempt, self.span());
-        Trial { action, transition, activation: *activation, attempt, span }
+        Attempt { action, transition, activation: *activation, attempt, span }
     }
 
-    /// What the signal, timer or wait that triggered the transition brought.
+    /// Returns the payload of the signal, timer or wait that triggered the transition.
     pub fn payload(&self) -> &Value {
         &self.0.call.payload
     }
 
-    /// The engine's time.
+    /// Returns the current time of the engine's clock.
     pub fn now(&self) -> Timestamp {
         self.0.host.now()
     }
 
-    /// The run's state as it was when the action began.
+    /// Returns the run's state at the start of the action.
     pub fn snapshot(&self) -> &Snapshot {
         &self.0.snapshot
     }
 
-    /// The run's data, with what this action has staged on top.
+    /// Deserializes the run's context data, including what this action has staged.
     pub fn state<S: DeserializeOwned>(&self) -> Result<S, ActionError> {
         let staged = self.lock();
         let context = staged.as_ref().and_then(|staged| staged.context.as_deref());
         let context = context.unwrap_or_else(|| self.0.snapshot.context());
         S::deserialize(context).map_err(|error| {
-            ActionError::new("invalidState", format!("the run's data is not what the action reads: {error}"))
-                .finally()
+            ActionError::new(
+                "invalidState",
+                format!("the run's data does not match the requested type: {error}"),
+            )
+            .non_retryable()
         })
     }
 
-    /// Stages the run's data as a whole: what differs from the data as it was is written, field by field.
+    /// Stages new context data. Only the fields that differ from the data at the start of the action are written.
     pub fn set_state<S: Serialize>(&self, state: &S) -> Result<(), ActionError> {
         let context = json(state)?;
         self.stage(|staged| staged.context = Some(Arc::new(context)))
     }
 
-    /// Reads the run's data, changes it and stages it.
+    /// Reads the context data, applies a change and stages the result.
     pub fn update_state<S, T>(&self, change: impl FnOnce(&mut S) -> T) -> Result<T, ActionError>
     where
         S: DeserializeOwned + Serialize,
@@ -274,27 +281,27 @@ impl Cx {
         Ok(given)
     }
 
-    /// A session slot: private to the run.
+    /// Returns a session slot, which is private to the run.
     pub fn session<T: Serialize + DeserializeOwned>(&self, key: impl Into<String>) -> Session<T> {
         Session::new(self.clone(), key.into())
     }
 
-    /// A slot that the root of the run's tree and everything below it share.
+    /// Returns a slot that the root of the run's tree shares with all its descendants.
     pub fn execution<T: Serialize + DeserializeOwned>(&self, key: impl Into<String>) -> StagedSlot<T> {
         StagedSlot::new(self.clone(), Space::Execution, self.root().to_string(), key.into())
     }
 
-    /// A slot that all runs of the workflow share.
+    /// Returns a slot that all runs of the workflow share.
     pub fn workflow_scope<T: Serialize + DeserializeOwned>(&self, key: impl Into<String>) -> StagedSlot<T> {
         StagedSlot::new(self.clone(), Space::Workflow, self.workflow().as_str().to_owned(), key.into())
     }
 
-    /// The keys of a namespace.
+    /// Returns the keys of a namespace.
     pub fn kv(&self, namespace: impl Into<String>) -> StagedKv {
         StagedKv::new(self.clone(), namespace.into())
     }
 
-    /// The links of a namespace.
+    /// Returns the links of a namespace.
     pub fn links(&self, namespace: impl Into<String>) -> StagedLinks {
         StagedLinks::new(self.clone(), namespace.into())
     }
@@ -316,7 +323,8 @@ impl Cx {
         })
     }
 
-    /// Stages something that the activation in the next place sees, and those that come after it on its way.
+    /// Stages a local variable. The activation at the next place sees it, and so do the activations that follow from
+    /// it.
     pub fn set_local<T: Serialize>(&self, key: impl Into<String>, value: &T) -> Result<(), ActionError> {
         let (key, value) = (key.into(), json(value)?);
         self.stage(|staged| drop(staged.locals.insert(key, value)))
@@ -327,12 +335,12 @@ impl Cx {
         self.stage_changes(Changes::new().cell(Ok(write))).map(drop)
     }
 
-    /// Stages changes to the data; gives each one's number, for [`Cx::fill`]. Changes that happen only once are staged by
-    /// [`Cx::write_once`].
+    /// Stages changes to the data and returns an id of each, for [`Cx::bind_result`]. Use [`Cx::write_once`] for changes with
+    /// an idempotency key.
     pub fn stage_changes(&self, changes: Changes) -> Result<Vec<Op>, ActionError> {
         if changes.once.is_some() {
-            let why = "changes with a key may find that they have been made: use `write_once`";
-            return Err(ActionError::new("invalid", why).finally());
+            let why = "changes with an idempotency key may have been made already: use `write_once`";
+            return Err(ActionError::new("invalid", why).non_retryable());
         }
         self.put_changes(changes)
     }
@@ -346,10 +354,10 @@ impl Cx {
             self.needs_a_store("write to the data store")?;
         }
         if changes.cells.iter().any(|write| write.key.space == Space::Execution) {
-            self.needs_a_run("have slots that its children share")?;
+            self.needs_a_run("use slots that its children share")?;
         }
         let run = self.run();
-        let key = changes.key(self.now().plus_ms(self.0.keys_kept_ms));
+        let key = changes.key(self.now().plus_ms(self.0.idempotency_key_ttl_ms));
         let Changes { mut cells, mut links, order, .. } = changes;
         cells.iter_mut().for_each(|write| write.by = write.by.or(Some(run)));
         for link in &mut links {
@@ -376,9 +384,9 @@ impl Cx {
         Ok(numbers)
     }
 
-    /// Stages changes that happen only once, by their key. If they have been made before, also by another run, nothing is
-    /// staged and their results are given. If somebody else uses the key before this action's result is committed, the action
-    /// is run once more.
+    /// Stages changes that are made at most once per idempotency key. If any run has already made them, nothing is
+    /// staged and their results are returned. If another caller uses the key before this action's result is committed,
+    /// the action runs again.
     pub async fn write_once(&self, changes: Changes) -> Result<Once, ActionError> {
         let (Some(key), order) = (changes.key(self.now()), changes.order.clone()) else {
             return Ok(Once::Staged(self.stage_changes(changes)?));
@@ -388,7 +396,7 @@ impl Cx {
         let reused = || {
             let why =
                 format!("key `{}` was used for other changes: use a new key for a new request", key.key);
-            ActionError::new("keyReused", why).finally()
+            ActionError::new("keyReused", why).non_retryable()
         };
         let is_it = |other: &&KeyWrite| other.operation == key.operation && other.key == key.key;
         let staged = self
@@ -408,7 +416,8 @@ impl Cx {
         }
     }
 
-    /// Stages a value that was made of another; if that one has changed at the commit, the action is run again.
+    /// Stages a value that was computed from another. If that one has changed by the time of the commit, the action
+    /// runs again.
     pub(crate) fn stage_update(&self, write: CellWrite, max_retries: u32) -> Result<(), ActionError> {
         let numbers = self.stage_changes(Changes::new().cell(Ok(write)))?;
         self.stage(|staged| {
@@ -420,19 +429,25 @@ impl Cx {
         })
     }
 
-    /// Has a part of a staged change's result put into the action's output when it is known: at the commit. `pointer` is a
-    /// JSON pointer into the output, whose parent has to be an object that is there; until then the output has a value
-    /// of the same kind there. It reaches what `saveAs` names, not the history's copy of the output.
-    pub fn fill(&self, op: Op, part: FillPart, pointer: impl Into<String>) -> Result<(), ActionError> {
+    /// Binds a part of a staged change's result to a field of the action's output. The commit fills it in, because the
+    /// result is known only then. `pointer` is a JSON pointer into the output, and its parent must be an existing
+    /// object. Until the commit the field should contain a placeholder of the same type. The value reaches the target
+    /// of `saveAs`, but not the copy of the output in the history.
+    pub fn bind_result(
+        &self,
+        op: Op,
+        part: ResultPart,
+        pointer: impl Into<String>,
+    ) -> Result<(), ActionError> {
         let pointer = pointer.into();
-        self.stage(|staged| staged.fills.push((op, part, pointer)))
+        self.stage(|staged| staged.bindings.push((op, part, pointer)))
     }
 
-    /// A cell with what this action has staged on top, tombstones too.
+    /// Returns a cell, including tombstones, with the staged changes applied.
     pub(crate) async fn overlaid(&self, key: &CellKey) -> Result<Option<Cell>, ActionError> {
         let now = self.now();
         let mut cell = self.0.store.cells(self.0.scope, one(key.clone(), now, true)).await?.items.pop();
-        if let Rests::Flow(before) = &self.0.rests {
+        if let StateLocation::Flow(before) = &self.0.location {
             cell = overlaid(cell, &before.cells, key, now, self.limits());
         }
         let staged: Vec<CellWrite> = {
@@ -441,7 +456,9 @@ impl Cx {
             all.filter(|write| write.key == *key).cloned().collect()
         };
         for write in staged {
-            let unfit = |error| ActionError::new("invalid", format!("what is staged for {key}: {error}"));
+            let unfit = |error| {
+                ActionError::new("invalid", format!("the staged change of {key} is invalid: {error}"))
+            };
             if let (Some(after), _) = write.apply(cell.clone(), now, self.limits()).map_err(unfit)? {
                 cell = Some(after);
             }
@@ -449,10 +466,10 @@ impl Cx {
         Ok(cell)
     }
 
-    /// Refuses what the workflow's publisher may not do.
+    /// Fails if the workflow's publisher lacks this permission.
     pub(crate) fn permit(&self, permission: Permission) -> Result<(), ActionError> {
         permit(self.0.workflow.publisher(), permission)
-            .map_err(|denied| ActionError::new("denied", denied.to_string()).finally())
+            .map_err(|denied| ActionError::new("denied", denied.to_string()).non_retryable())
     }
 
     pub(crate) fn permit_read(&self) -> Result<(), ActionError> {
@@ -479,86 +496,109 @@ impl Cx {
         self.0.host.ids.next()
     }
 
-    /// Stages a run of its own whose key, if it has one, is free.
+    /// Stages the start of a separate run. The caller has checked that its key, if any, is unused.
     pub(crate) fn stage_start(&self, run: RunId, start: Start) -> Result<(), ActionError> {
         self.stage(|staged| staged.starts.push((run, start)))
     }
 
     /// Stages a message to another run.
-    pub(crate) fn post(&self, send: Send) -> Result<(), ActionError> {
-        self.stage(|staged| staged.posts.push(send))
+    pub(crate) fn post(&self, send: SendMessage) -> Result<(), ActionError> {
+        self.stage(|staged| staged.messages.push(send))
     }
 
-    /// Stages a shadow column of the run that is not read from its data.
-    pub(crate) fn shade(&self, column: ShadowWrite) -> Result<(), ActionError> {
+    /// Stages a shadow column of the run that is not derived from its data.
+    pub(crate) fn set_shadow(&self, column: ShadowWrite) -> Result<(), ActionError> {
         self.stage(|staged| staged.shadows.push(column))
     }
 
-    /// Stages an event: it is accepted with the transition, once for each source and id. Without an id it has one of its
-    /// own, which every try of this transition gives it.
+    /// Stages an event. It is accepted with the transition, once per source and id. The default id is the same in
+    /// every attempt of this transition.
     pub async fn emit(&self, event: Event) -> Result<RunId, ActionError> {
         self.needs_a_store("emit an event")?;
         let number = self.0.emitted.fetch_add(1, Ordering::Relaxed);
         let source = || format!("stepwell/{}", self.workflow());
         let event = event.or(source, || format!("{}-{number}", self.idempotency_key()));
-        let start = self.0.inner.accepting(self.0.scope, &event).await.map_err(|error| match error {
+        let start = self.0.inner.prepare_start(self.0.scope, &event).await.map_err(|error| match error {
             wrong @ (EngineError::Invalid(_) | EngineError::Limit(_)) => {
-                ActionError::new("invalidInput", wrong.to_string()).finally()
+                ActionError::new("invalidInput", wrong.to_string()).non_retryable()
             }
             other => ActionError::from(other),
         })?;
         self.start_once(start).await
     }
 
-    /// A cell as it is committed; what this action has staged is not in it.
+    /// Returns a cell as committed, without the changes staged by this action.
     pub async fn read(&self, key: &CellKey) -> Result<Option<Cell>, ActionError> {
         self.permit_read()?;
         let query = one(key.clone(), self.now(), false);
         Ok(self.0.store.cells(self.0.scope, query).await?.items.pop())
     }
 
-    /// Has the flow rest elsewhere from its next pause on: by the name of a strategy, or `durable`. A durable run stays one,
-    /// whatever it is asked for.
-    pub fn rest_in(&self, strategy: impl Into<String>) -> Result<(), ActionError> {
+    /// Changes where the flow keeps its state from its next pause on. `strategy` is the name of a strategy, or
+    /// `durable`. A durable run stays durable, so any other strategy is an error there.
+    pub fn use_strategy(&self, strategy: impl Into<String>) -> Result<(), ActionError> {
         let strategy = strategy.into();
-        self.stage(|staged| staged.swap = Some(strategy))
+        self.needs_a_store("change its strategy")?;
+        let is_flow = matches!(self.0.location, StateLocation::Flow(_));
+        let known = match self.0.inner.flows.get() {
+            Some(flows) => {
+                flows.strategies.get(&strategy).map(|strategy| matches!(strategy, Strategy::Durable(_)))
+            }
+            // Without flows, every run is durable.
+            None => Ok(strategy == DURABLE),
+        };
+        let is_durable =
+            known.map_err(|error| ActionError::new("unknownStrategy", error.to_string()).non_retryable())?;
+        if !is_flow && !is_durable {
+            let why = format!("a durable run stays durable: it cannot change its strategy to `{strategy}`");
+            return Err(ActionError::new("notAFlow", why).non_retryable());
+        }
+        self.stage(|staged| staged.swap = Some(strategy).filter(|_| is_flow))
     }
 
-    /// Has a link sent out at the next pause: only it resumes the flow from there.
+    /// Sends an answer link at the next pause. Only this link can resume the flow from there.
     pub fn send_out(&self, outgoing: Outgoing) -> Result<(), ActionError> {
         outgoing.check()?;
+        self.needs_a_store("send an answer link")?;
+        let outlet = match self.0.inner.flows.get() {
+            Some(flows) => flows.outlet(&outgoing.outlet).map(drop),
+            None => Err(EngineError::UnknownOutlet { name: outgoing.outlet.clone(), known: Vec::new() }),
+        };
+        outlet.map_err(|error| ActionError::new("unknownOutlet", error.to_string()).non_retryable())?;
         self.stage(|staged| staged.outgoing = Some(outgoing))
     }
 
-    /// Says what whoever answers next on this way is asked.
+    /// Sets the prompt of the next wait on this path: the question shown to the person who answers.
     pub fn prompt<T: Serialize>(&self, prompt: &T) -> Result<(), ActionError> {
         self.set_local(PROMPT, prompt)
     }
 
-    /// Stages a child: it is started with the transition, and its end resolves the wait that the transition leads to.
+    /// Stages a child run. It starts with the transition, and its end resolves the wait that the transition leads to.
     pub fn start_child(&self, child: Start) -> Result<(), ActionError> {
         self.needs_a_store("start a child")?;
         self.needs_a_run("start a child")?;
         if child.key.is_some() {
-            return Err(ActionError::new("invalidStart", "a child has its parent instead of a key").finally());
+            return Err(
+                ActionError::new("invalidStart", "a child cannot have a key: remove it").non_retryable()
+            );
         }
         self.stage(|staged| staged.children.push(child))
     }
 
-    /// Stages a run of its own, started with the transition; it has no parent. Gives its id.
+    /// Stages the start of a separate run without a parent, and returns its id. The run starts with the transition.
     pub fn start(&self, start: Start) -> Result<RunId, ActionError> {
         self.needs_a_store("start a run")?;
         if start.key.is_some() {
-            let why = "a start with a key may find that its run is there: use `start_once`";
-            return Err(ActionError::new("invalidStart", why).finally());
+            let why = "a run with this idempotency key may exist already: use `start_once`";
+            return Err(ActionError::new("invalidStart", why).non_retryable());
         }
         let run = start.id.unwrap_or_else(|| RunId::new(self.0.host.ids.next()));
         self.stage(|staged| staged.starts.push((run, start)))?;
         Ok(run)
     }
 
-    /// The same for a start with a key: gives the id of the run that was started under it, if there is one. If somebody
-    /// else uses the key before this action's result is committed, the action is run once more.
+    /// Stages a start with an idempotency key. Returns the id of the run that was already started under the key, if
+    /// there is one. If another caller uses the key before this action's result is committed, the action runs again.
     pub async fn start_once(&self, start: Start) -> Result<RunId, ActionError> {
         self.needs_a_store("start a run")?;
         let Some(key) = start.key.clone() else { return self.start(start) };
@@ -568,7 +608,7 @@ impl Cx {
         let asked = start.key_for(run).map(|key| key.request);
         let reused = || {
             let why = format!("key `{key}` was used for another start: use a new key for a new request");
-            ActionError::new("keyReused", why).finally()
+            ActionError::new("keyReused", why).non_retryable()
         };
         if let Some((known, other)) = staged {
             let same = other.key_for(known).map(|key| key.request) == asked;
@@ -588,33 +628,33 @@ impl Cx {
         Ok(run)
     }
 
-    /// The key of something that a step before this action has staged, which is committed together with it.
+    /// Returns an idempotency key that an earlier step in the same commit has used.
     fn staged_before(&self, operation: &str, key: &str) -> Option<&KeyWrite> {
-        let Rests::Flow(before) = &self.0.rests else { return None };
+        let StateLocation::Flow(before) = &self.0.location else { return None };
         before.keys.iter().find(|other| other.operation == operation && other.key == key)
     }
 
-    /// A pass that writes nothing down reaches nobody.
+    /// Fails in a stateless execution, which stores nothing.
     fn needs_a_store(&self, what: &str) -> Result<(), ActionError> {
-        if !matches!(self.0.rests, Rests::Nowhere) {
+        if !matches!(self.0.location, StateLocation::Nowhere) {
             return Ok(());
         }
-        let why = format!("a run that is not written down cannot {what}");
-        Err(ActionError::new("stateless", why).finally())
+        let why = format!("a stateless run cannot {what}");
+        Err(ActionError::new("stateless", why).non_retryable())
     }
 
-    /// A flow that rests in a token or behind a handle has no rows of its own.
+    /// Fails in a flow with its state in a token or behind a handle, because it has no rows in the store.
     fn needs_a_run(&self, what: &str) -> Result<(), ActionError> {
-        if !matches!(self.0.rests, Rests::Flow(_)) {
+        if !matches!(self.0.location, StateLocation::Flow(_)) {
             return Ok(());
         }
         let why = format!(
-            "a flow that rests in a token or behind a handle cannot {what}: let it rest as a durable run"
+            "a flow with its state in a token or behind a handle cannot {what}: use the strategy `durable`"
         );
-        Err(ActionError::new("notDurable", why).finally())
+        Err(ActionError::new("notDurable", why).non_retryable())
     }
 
-    /// Stages a signal to another run of the same tenant; one that has ended does not hear it.
+    /// Stages a signal to another run of the same tenant. It is dropped if that run has ended by then.
     pub fn signal<T: Serialize>(
         &self,
         run: RunId,
@@ -626,8 +666,8 @@ impl Cx {
         self.stage(|staged| staged.signals.push((run, signal, payload)))
     }
 
-    /// Stages a document of the run; one of the same key is replaced. It has to fit the schema that the workflow gives
-    /// for its kind.
+    /// Stages a document of the run, and replaces one with the same key. The body must match the schema that the
+    /// workflow declares for this kind.
     pub fn put_document<T: Serialize>(
         &self,
         key: impl Into<String>,
@@ -637,13 +677,13 @@ impl Cx {
     ) -> Result<(), ActionError> {
         let (kind, body) = (kind.into(), json(body)?);
         let fits = self.0.workflow.definition.check_document(&kind, &body);
-        fits.map_err(|error| ActionError::new("invalidDocument", error.to_string()).finally())?;
+        fits.map_err(|error| ActionError::new("invalidDocument", error.to_string()).non_retryable())?;
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
         let op = DocumentOp::Put { kind, body: Bytes::from(body.to_string()), tags };
         self.document(key.into(), op)
     }
 
-    /// Stages that a document is no longer visible.
+    /// Stages the removal of a document. It is no longer visible afterwards.
     pub fn remove_document(&self, key: impl Into<String>) -> Result<(), ActionError> {
         self.document(key.into(), DocumentOp::Remove)
     }
@@ -654,30 +694,30 @@ impl Cx {
         self.stage(|staged| staged.documents.push(DocumentWrite { run, key, op }))
     }
 
-    /// The run's documents as they are committed; what this action has staged is not in them.
+    /// Returns the run's documents as committed, without those staged by this action.
     pub async fn documents(&self, mut query: DocumentQuery) -> Result<Page<Document>, StoreError> {
         query.run = self.run();
         self.0.store.documents(self.0.scope, query).await.map(crate::lists::shown)
     }
 
-    /// How another run of the same tenant is doing; `None` = there is no such run.
+    /// Returns the status of another run of the same tenant; `None` if the run does not exist.
     pub async fn status_of(&self, run: RunId) -> Result<Option<Status>, StoreError> {
         Ok(self.0.store.load(self.0.scope, run).await?.map(|loaded| loaded.head.status))
     }
 
-    /// A workflow of the tenant's catalogue that cannot be started.
+    /// Returns true if the workflow is in the tenant's catalogue and disabled for new runs.
     pub(crate) async fn is_inactive(&self, workflow: &Name) -> Result<bool, StoreError> {
         let Shared { store, scope, host, catalogues, .. } = &*self.0;
         Ok(catalogues.known(&**store, *scope, host.now()).await?.is_inactive(workflow))
     }
 
-    /// The action is over: it has timed out, was cancelled, or its run belongs to another process. For what the action
-    /// has spawned; the action itself is simply dropped.
+    /// Returns true if the action is over: it finished, timed out or was cancelled, or its run belongs to another
+    /// process. Meant for tasks that the action has spawned; the action itself is simply dropped.
     pub fn is_over(&self) -> bool {
         self.0.over.is.load(Ordering::Acquire)
     }
 
-    /// Is done when the action is over.
+    /// Completes when the action is over.
     pub async fn over(&self) {
         let told = self.0.over.told.notified();
         if !self.is_over() {
@@ -692,7 +732,8 @@ impl Cx {
                 Ok(())
             }
             None => {
-                Err(ActionError::new("over", "the action is over: nothing can be staged any more").finally())
+                Err(ActionError::new("actionEnded", "the action is over: its changes are no longer accepted")
+                    .non_retryable())
             }
         }
     }
@@ -701,14 +742,15 @@ impl Cx {
         self.0.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the action: gives what it has staged, once.
+    /// Ends the action and returns its staged changes. Returns `None` on a second call.
     pub(crate) fn close(&self) -> Option<Staged> {
         self.0.over.is.store(true, Ordering::Release);
         self.0.over.told.notify_waiters();
         self.lock().take()
     }
 
-    /// What an action has changed in the context and the session slots of a run that may have moved meanwhile.
+    /// Returns the changes of an action to the context and the session slots, as patches for a state that may have
+    /// changed meanwhile.
     pub(crate) fn patches(&self, staged: &Staged, has_moved: bool) -> (Patch, Patch) {
         let snapshot = &self.0.snapshot;
         let context = staged.context.as_ref().filter(|_| has_moved);
@@ -729,6 +771,7 @@ impl std::fmt::Debug for Cx {
 
 fn json<T: Serialize>(value: &T) -> Result<Value, ActionError> {
     serde_json::to_value(value).map_err(|error| {
-        ActionError::new("invalidOutput", format!("this cannot be written as JSON: {error}")).finally()
+        ActionError::new("invalidOutput", format!("the value cannot be serialized as JSON: {error}"))
+            .non_retryable()
     })
 }

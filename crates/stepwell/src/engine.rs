@@ -1,4 +1,4 @@
-//! The engine: what programs hold on to, and what all of its parts share.
+//! The engine: the handle that programs use, and the state that its parts share.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,110 +9,109 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepwell_core::graph::Graph;
-use stepwell_core::snapshot::Finished;
+use stepwell_core::snapshot::RunEnd;
 use stepwell_core::{Definition, DefinitionHash, Limits, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
-    Document, DocumentQuery, Loaded, Page, ProcessId, RecordQuery, RunKey, Status, Store, TenantId,
-    TenantScope,
+    Document, DocumentQuery, Loaded, Page, ProcessId, RecordQuery, RunKey, Status, Store, StoreError,
+    TenantId, TenantScope,
 };
 use tokio::sync::Notify;
 
 use crate::action::{Action, ActionInfo, BoxAction, boxed};
 use crate::actor::{Actor, Permission};
+use crate::concurrency::{ConcurrencyLimit, Permit};
 use crate::error::{EngineError, RunError};
 use crate::host::Host;
+use crate::idempotent::Idempotent;
 use crate::ledger::Ledger;
+use crate::loaded_run::LoadedRun;
 use crate::observe::Observer;
-use crate::once::Done;
 use crate::recent::Recent;
-use crate::registry::{GuardInput, Registry, Workflow};
-use crate::room::{Pass, Room};
+use crate::registry::{GuardInput, OWN, Registry, Workflow, reserved_name};
 use crate::runner;
 use crate::schedule;
 use crate::signal::{Signal, Signalled};
 use crate::slots::{End, Slot, Slots};
-use crate::standing::Standing;
 use crate::start::{START, Start, Started};
 use crate::wakes::Wakes;
 
-/// How an engine works. Every field has a default.
+/// The options of an engine. Every field has a default.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Runs this process works on at a time; 0 = it only starts and signals them.
+    /// Maximum number of runs this process drives at a time. With 0 it only starts and signals runs. Default: 256.
     pub max_runs: usize,
-    /// Runs of one workflow that this process works on at a time.
-    pub max_runs_of: BTreeMap<Name, usize>,
-    /// How long a process counts as living without a heartbeat.
+    /// Maximum number of runs of one workflow that this process drives at a time. Default: no limit per workflow.
+    pub max_runs_per_workflow: BTreeMap<Name, usize>,
+    /// Lifetime of a process's lease without a heartbeat, in milliseconds. Default: 15 s.
     pub lease_ms: u64,
-    /// How often the store is asked for work when nothing says that there is some.
+    /// Interval at which the store is polled for work without a wake-up, in milliseconds. Default: 1 s.
     pub poll_ms: u64,
-    /// How often at most the store is asked for runs whose time has come.
+    /// Minimum interval between two polls for due runs, in milliseconds. Default: 25 ms.
     pub tick_ms: u64,
-    /// How often a process may die under one transition before the run stops.
+    /// Number of process crashes during one transition after which the run stops. Default: 5.
     pub max_crashes: u32,
-    /// How long a signal that nothing takes is kept.
-    pub signal_kept_ms: u64,
-    /// How long an event waits for runs that come to wait for it.
-    pub events_kept_ms: u64,
-    /// Triggers of type `schedule` become schedules.
+    /// Time to live of a signal that nothing consumes, in milliseconds. Default: 7 days.
+    pub signal_ttl_ms: u64,
+    /// Time an event stays available to runs that start to wait for it later, in milliseconds.
+    pub event_ttl_ms: u64,
+    /// Creates schedules from triggers of type `schedule`. Default: true.
     pub plans_triggers: bool,
-    /// How long a run is kept after its end; `None` = for ever.
+    /// Retention of a run after its end, in milliseconds; `None` = never deleted. Default: 30 days.
     pub retention_ms: Option<u64>,
-    /// How long a handle is kept after it is over; `None` = for ever.
-    pub handles_kept_ms: Option<u64>,
-    /// How long the key of a write holds.
-    pub keys_kept_ms: u64,
-    /// How long what is left of a deleted or expired key is kept, by namespace; for ever in one that is not named. After
-    /// that the key counts as never written, and its revisions begin anew.
-    pub tombstones_kept_ms: BTreeMap<String, u64>,
-    /// How often is tidied up.
-    pub upkeep_ms: u64,
-    /// The limits in force.
+    /// Retention of a handle after it is over, in milliseconds; `None` = never deleted. Default: 0.
+    pub handle_retention_ms: Option<u64>,
+    /// Time to live of an idempotency key, in milliseconds. Default: 7 days.
+    pub idempotency_key_ttl_ms: u64,
+    /// Retention of the tombstone of a deleted or expired key, in milliseconds, by namespace. Default: never deleted.
+    /// Afterwards the key counts as never written, and its revisions start again.
+    pub tombstone_retention_ms: BTreeMap<String, u64>,
+    /// Interval between maintenance passes, in milliseconds. Default: 1 minute.
+    pub maintenance_interval_ms: u64,
     pub limits: Limits,
 }
 
-/// Runs are kept for this long after their end unless the options say otherwise: 30 days.
+/// Default retention of a run after its end: 30 days.
 pub const DEFAULT_RETENTION_MS: u64 = 30 * 24 * 3_600_000;
-/// Signals that nothing takes are kept for this long unless the options say otherwise: 7 days.
-pub const DEFAULT_SIGNAL_KEPT_MS: u64 = 7 * 24 * 3_600_000;
+/// Default time to live of a signal that nothing consumes: 7 days.
+pub const DEFAULT_SIGNAL_TTL_MS: u64 = 7 * 24 * 3_600_000;
 
-/// Keys of writes hold for this long unless the options say otherwise: 7 days.
-pub const DEFAULT_KEYS_KEPT_MS: u64 = 7 * 24 * 3_600_000;
+/// Default time to live of an idempotency key: 7 days.
+pub const DEFAULT_IDEMPOTENCY_KEY_TTL_MS: u64 = 7 * 24 * 3_600_000;
 
 impl Default for Options {
     fn default() -> Self {
         Options {
             max_runs: 256,
-            max_runs_of: BTreeMap::new(),
+            max_runs_per_workflow: BTreeMap::new(),
             lease_ms: 15_000,
             poll_ms: 1_000,
             tick_ms: 25,
             max_crashes: 5,
-            signal_kept_ms: DEFAULT_SIGNAL_KEPT_MS,
-            events_kept_ms: crate::events::DEFAULT_EVENTS_KEPT_MS,
+            signal_ttl_ms: DEFAULT_SIGNAL_TTL_MS,
+            event_ttl_ms: crate::events::DEFAULT_EVENT_TTL_MS,
             plans_triggers: true,
             retention_ms: Some(DEFAULT_RETENTION_MS),
-            handles_kept_ms: Some(0),
-            keys_kept_ms: DEFAULT_KEYS_KEPT_MS,
-            tombstones_kept_ms: BTreeMap::new(),
-            upkeep_ms: 60_000,
+            handle_retention_ms: Some(0),
+            idempotency_key_ttl_ms: DEFAULT_IDEMPOTENCY_KEY_TTL_MS,
+            tombstone_retention_ms: BTreeMap::new(),
+            maintenance_interval_ms: 60_000,
             limits: Limits::default(),
         }
     }
 }
 
-/// A planted bug: see [`crate::testing::know_runs_by_id_alone`].
-pub(crate) static BY_ID_ALONE: AtomicBool = AtomicBool::new(false);
+/// A deliberate bug for tests: see [`crate::testing::ignore_tenant_in_run_keys`].
+pub(crate) static IGNORE_TENANT_IN_RUN_KEYS: AtomicBool = AtomicBool::new(false);
 
-/// What a process knows a run by that it works on.
+/// Returns the key under which this process tracks a run that it drives.
 fn known(run: RunKey) -> RunKey {
-    if BY_ID_ALONE.load(Ordering::Relaxed) { TenantScope::single().run(run.run) } else { run }
+    if IGNORE_TENANT_IN_RUN_KEYS.load(Ordering::Relaxed) { TenantScope::single().run(run.run) } else { run }
 }
 
-/// Names that a process has given up and still remembers: by then the store has found them dead.
+/// Number of given-up process names that a process remembers. By then the store has reported older ones as expired.
 const GIVEN_UP_KEPT: usize = 64;
 
-/// Puts an engine together: definitions, actions, guards and options.
+/// Builds an engine from definitions, actions, guards and options.
 pub struct Builder {
     store: Arc<dyn Store>,
     scope: TenantScope,
@@ -120,13 +119,26 @@ pub struct Builder {
     options: Options,
     observer: Option<Arc<dyn Observer>>,
     pub(crate) registry: Registry,
+    /// Registered workflows whose names are reserved for the engine.
+    reserved: Vec<Name>,
 }
 
 impl Builder {
-    /// Makes a workflow known; starts by its name get the highest version.
+    /// Registers a workflow. A start by name uses the highest version. A name that begins with `stepwell.` is reserved
+    /// for the engine, and the engine does not start with it.
     #[must_use]
-    pub fn workflow(self, definition: Definition) -> Self {
-        self.registry.add(definition).published_by(None);
+    pub fn workflow(mut self, definition: Definition) -> Self {
+        if definition.name().starts_with(OWN) {
+            self.reserved.push(definition.name().clone());
+            return self;
+        }
+        self.own_workflow(definition)
+    }
+
+    /// Registers one of the engine's own workflows.
+    #[must_use]
+    pub(crate) fn own_workflow(self, definition: Definition) -> Self {
+        self.registry.add(definition).set_publisher(None);
         self
     }
 
@@ -137,7 +149,7 @@ impl Builder {
         self
     }
 
-    /// Registers an action with what editors show of it: what it does, and JSON schemas of its input and output.
+    /// Registers an action with a description and JSON schemas of its input and output, which editors show.
     #[must_use]
     pub fn described<F, Fut, I, O, E>(
         mut self,
@@ -154,7 +166,7 @@ impl Builder {
     {
         let name = name.into();
         let info = ActionInfo::of::<I, O>(name.clone(), about.into());
-        let lists = crate::fit::lists(&info.input);
+        let lists = crate::call_check::lists(&info.input);
         if !lists.is_empty() {
             self.registry.lists.insert(name.clone(), lists);
         }
@@ -162,7 +174,7 @@ impl Builder {
         self.action(name, action)
     }
 
-    /// Puts something around an action, or in the place of one that is not registered; `version` is the one that is called.
+    /// Wraps an action, or replaces one that is not registered. `version` is the version that is called.
     #[must_use]
     pub(crate) fn wrapped(
         mut self,
@@ -176,14 +188,14 @@ impl Builder {
             self.registry.described.insert(name.clone(), info);
         }
         if real.is_none() {
-            // What is not here may take secrets anywhere.
+            // The real action is unknown here, so secrets are allowed anywhere in its input.
             self = self.secret_fields(name.clone(), [""]);
         }
         self.registry.actions.insert(name, wrap(real));
         self
     }
 
-    /// Says more of an action that was registered with what it does.
+    /// Changes the description of an action that was registered with one. Does nothing for other actions.
     #[must_use]
     pub fn describe(mut self, name: &str, change: impl FnOnce(ActionInfo) -> ActionInfo) -> Self {
         if let Some(info) = self.registry.described.remove(name) {
@@ -193,20 +205,20 @@ impl Builder {
         self
     }
 
-    /// The actions that say what they do, in the order of their names.
+    /// Returns the actions that have a description, ordered by name.
     pub fn actions(&self) -> Vec<ActionInfo> {
         self.registry.described.values().cloned().collect()
     }
 
-    /// Where `{"$secret": …}` in an action's input comes from; without it there are no secrets.
+    /// Sets the source of `{"$secret": …}` values in action inputs. Without it there are no secrets.
     #[must_use]
     pub fn secrets(mut self, secrets: impl crate::secrets::Secrets + 'static) -> Self {
         self.registry.secrets = Some(Arc::new(secrets));
         self
     }
 
-    /// Lets secrets stand in the input of an action: at these JSON pointers and below them; the empty one is the whole input.
-    /// Without this an action is given none, unless its description says that it takes some.
+    /// Allows secrets in the input of an action, at these JSON pointers and below them. The empty pointer is the whole
+    /// input. Without this call an action gets no secrets, unless its description declares some.
     #[must_use]
     pub fn secret_fields<F: Into<String>>(
         mut self,
@@ -218,7 +230,7 @@ impl Builder {
         self
     }
 
-    /// Registers a named guard: an async function of what it is shown.
+    /// Registers a named guard: an async function of a [`GuardInput`].
     #[must_use]
     pub fn guard<F, Fut>(mut self, name: impl Into<Name>, guard: F) -> Self
     where
@@ -229,53 +241,58 @@ impl Builder {
         self
     }
 
-    /// Whose runs the engine's own calls are about. It works on every tenant's.
+    /// Sets the tenant of the engine's own calls. The engine drives the runs of every tenant.
     #[must_use]
     pub fn tenant(mut self, scope: TenantScope) -> Self {
         self.scope = scope;
         self
     }
 
-    /// How it works.
+    /// Replaces all options by these.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Changes how it works.
+    /// Changes the options in place.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
         change(&mut self.options);
         self
     }
 
-    /// Who is told what happens: metrics, traces.
+    /// Sets the observer of engine activity, for metrics and traces.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// Another clock, other tasks, other ids.
+    /// Replaces the clock, the task spawner and the id source.
     #[must_use]
     pub fn host(mut self, host: Host) -> Self {
         self.host = host;
         self
     }
 
-    /// Begins to work. Refused when a workflow needs an action or a guard that is not registered: every one is named.
+    /// Starts the engine. Fails if a workflow needs an action or a guard that is not registered; the error names all of
+    /// them. Fails if the limits contradict each other.
     pub async fn start(self) -> Result<Engine, EngineError> {
-        let Builder { store, scope, host, options, observer, registry } = self;
+        let Builder { store, scope, host, options, observer, registry, reserved } = self;
+        if let Some(name) = reserved.first() {
+            return Err(reserved_name(name));
+        }
+        options.limits.check().map_err(EngineError::Invalid)?;
         let inner = Inner::new(store, host, options, Arc::new(registry));
         let inner = Arc::new(Inner { observer, ..inner });
-        inner.has_everything(scope).await?;
+        inner.check_requirements(scope).await?;
         inner.lock_tenants().insert(scope.tenant());
         runner::begin(&inner).await?;
         if inner.options.max_runs > 0 && inner.registry.has_schedules() {
-            // It is tried again with the upkeep.
+            // Maintenance tries it again.
             if let Err(error) = inner.plan_triggers(scope).await {
-                tracing::error!(%error, "schedules are not what triggers say yet");
+                tracing::error!(%error, "schedules could not be updated from triggers; maintenance tries again");
             }
         }
         let _life = Arc::new(Life(inner.clone()));
@@ -288,12 +305,12 @@ impl Builder {
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
     pub(crate) scope: TenantScope,
-    /// Who asks; nobody in particular = whoever embeds the engine, who may do everything.
+    /// The caller. `None` is the embedding program, which has every permission.
     actor: Option<Arc<Actor>>,
     _life: Arc<Life>,
 }
 
-/// Stops the engine's tasks when nobody holds on to it any more.
+/// Stops the engine's tasks when its last handle is dropped.
 struct Life(Arc<Inner>);
 
 impl Drop for Life {
@@ -304,7 +321,7 @@ impl Drop for Life {
 }
 
 impl Engine {
-    /// An engine on this store, still to be put together.
+    /// Returns a builder for an engine on this store.
     pub fn builder(store: Arc<dyn Store>) -> Builder {
         let builder = Builder {
             store,
@@ -313,155 +330,174 @@ impl Engine {
             options: Options::default(),
             observer: None,
             registry: Registry::default(),
+            reserved: Vec::new(),
         };
         let builder = crate::events::equip(schedule::equip(builder));
         crate::builtin::equip(crate::data::actions::equip(builder))
     }
 
-    /// The same engine, for another tenant.
+    /// Returns a handle to the same engine for another tenant.
     #[must_use]
     pub fn for_tenant(&self, scope: TenantScope) -> Engine {
         self.inner.lock_tenants().insert(scope.tenant());
         Engine { scope, ..self.clone() }
     }
 
-    /// The same engine, for a tenant of whom nobody knows yet whether there is one.
+    /// Returns a handle for a tenant that may not exist. Does not add it to the known tenants.
     pub(crate) fn scoped(&self, scope: TenantScope) -> Engine {
         Engine { scope, ..self.clone() }
     }
 
-    /// The same engine, asked by somebody: they may do what their permissions say, and are named in the audit trail.
+    /// Returns a handle that acts for `actor`. Their permissions apply, and the audit trail names them.
     #[must_use]
     pub fn acting(&self, actor: Actor) -> Engine {
         Engine { actor: Some(Arc::new(actor)), ..self.clone() }
     }
 
-    /// Who asks, if it is not the embedding program itself.
+    /// Returns the caller; `None` is the embedding program itself.
     pub fn actor(&self) -> Option<&Actor> {
         self.actor.as_deref()
     }
 
-    /// Who asks, as rows and the audit trail name them.
+    /// Returns the caller's id, as rows and the audit trail store it.
     pub(crate) fn actor_id(&self) -> Option<String> {
         self.actor().map(|actor| actor.id.clone())
     }
 
-    /// Refuses what whoever asks may not do.
+    pub(crate) fn shared_actor(&self) -> Option<&Arc<Actor>> {
+        self.actor.as_ref()
+    }
+
+    /// Rejects the call if the caller lacks this permission.
     pub(crate) fn permit(&self, permission: Permission) -> Result<(), EngineError> {
         permit(self.actor(), permission)
     }
 
-    /// Refuses to let somebody work on tasks of an action that is not among theirs.
+    /// Rejects the call if the caller may not work on tasks of this action.
     pub(crate) fn permit_work(&self, action: &Name) -> Result<(), EngineError> {
         permit_work(self.actor(), action)
     }
 
-    /// Begins a run.
+    /// Starts a run and returns a handle to it.
     pub async fn start(&self, start: Start) -> Result<Run, EngineError> {
         self.permit(Permission::Manage)?;
-        Ok(self.inner.start(self.scope, &start, None).await?.run.asked_by(self.actor.clone()))
+        let start = start.by(self.actor_id());
+        Ok(self.inner.start(self.scope, &start, None).await?.run.with_actor(self.actor.clone()))
     }
 
-    /// Begins a run and says whether it is new: the same key gives the same run.
+    /// Starts a run and reports whether it is new. The same idempotency key returns the same run.
     pub async fn start_once(&self, start: Start) -> Result<Started, EngineError> {
         self.permit(Permission::Manage)?;
+        let start = start.by(self.actor_id());
         let started = self.inner.start(self.scope, &start, None).await?;
-        Ok(Started { run: started.run.asked_by(self.actor.clone()), ..started })
+        Ok(Started { run: started.run.with_actor(self.actor.clone()), ..started })
     }
 
-    /// A run was begun with this key, and is still kept.
+    /// Returns true if a run was started with this idempotency key and the key has not expired.
     pub async fn has_started(&self, key: &str) -> Result<bool, EngineError> {
         self.permit(Permission::Manage)?;
         let query = RecordQuery::Key { operation: START.to_owned(), key: key.to_owned(), now: self.now() };
         Ok(!self.inner.store.records(self.scope, query).await?.items.is_empty())
     }
 
-    /// Signals the run that was started with this key, or begins it with the signal, in one commit.
+    /// Signals the run that was started with this key, or starts it with the signal, in one commit.
     pub async fn start_or_signal(&self, start: Start, signal: Signal) -> Result<Started, EngineError> {
         self.permit(Permission::Manage)?;
+        let (start, signal) = (start.by(self.actor_id()), signal.by(self.shared_actor()));
         let started = self.inner.start_or_signal(self.scope, &start, &signal).await?;
-        Ok(Started { run: started.run.asked_by(self.actor.clone()), ..started })
+        Ok(Started { run: started.run.with_actor(self.actor.clone()), ..started })
     }
 
-    /// Signals a run.
+    /// Sends a signal to a run.
     pub async fn signal(&self, run: RunId, signal: Signal) -> Result<Signalled, EngineError> {
-        Ok(self.signal_once(run, signal).await?.came_to)
+        Ok(self.signal_once(run, signal).await?.value)
     }
 
-    /// Signals a run and says whether the signal is new: the same id is the same signal.
-    pub async fn signal_once(&self, run: RunId, signal: Signal) -> Result<Done<Signalled>, EngineError> {
+    /// Signals a run and reports whether the signal is new. A repeated signal id is the same signal.
+    pub async fn signal_once(
+        &self,
+        run: RunId,
+        signal: Signal,
+    ) -> Result<Idempotent<Signalled>, EngineError> {
         self.permit(Permission::Manage)?;
-        self.inner.signal(self.scope, run, &signal.by(self.actor())).await
+        self.inner.signal(self.scope, run, &signal.by(self.shared_actor())).await
     }
 
-    /// A run by its id; whether it is there shows when it is asked for something.
+    /// Returns a handle to a run. Does not check that the run exists; the first call on the handle does.
     pub fn run(&self, run: RunId) -> Run {
-        Run::new(self.inner.clone(), self.scope, run, false).asked_by(self.actor.clone())
+        Run::new(self.inner.clone(), self.scope, run, false).with_actor(self.actor.clone())
     }
 
-    /// Makes a workflow known while the engine works.
+    /// Registers a workflow while the engine is running.
     pub fn register(&self, definition: Definition) -> Result<(), EngineError> {
         self.permit(Permission::Publish)?;
-        let known = self.inner.catalogues.held(self.scope.tenant());
-        let lacks = self.inner.registry.missing(&definition, |name, version| known.does(name, version));
-        if !lacks.is_empty() {
+        if definition.name().starts_with(OWN) {
+            return Err(reserved_name(definition.name()));
+        }
+        let known = self.inner.catalogues.cached(self.scope.tenant());
+        let missing_parts =
+            self.inner.registry.missing(&definition, |name, version| known.offers_action(name, version));
+        if !missing_parts.is_empty() {
             let name = definition.name();
-            return Err(EngineError::Invalid(format!("workflow `{name}` needs {}", lacks.join(", "))));
+            return Err(EngineError::Invalid(format!(
+                "workflow `{name}` needs {}",
+                missing_parts.join(", ")
+            )));
         }
         if let Some(wrong) = self.inner.registry.miscalls(&definition) {
             return Err(EngineError::Invalid(wrong));
         }
         if let Some(flows) = self.inner.flows.get() {
-            flows.admits(&definition)?;
+            flows.check_workflow(&definition)?;
         }
-        self.inner.registry.add(definition).published_by(self.actor.clone());
+        self.inner.registry.add(definition).set_publisher(self.actor.clone());
         self.inner.wake.notify_one();
         if self.inner.registry.has_schedules() {
             let (inner, scope) = (self.inner.clone(), self.scope);
             self.inner.host.spawn.spawn(Box::pin(async move {
                 if let Err(error) = inner.plan_triggers(scope).await {
-                    tracing::warn!(%error, "schedules are not what triggers say yet");
+                    tracing::warn!(%error, "schedules could not be updated from triggers; maintenance tries again");
                 }
             }));
         }
         Ok(())
     }
 
-    /// The actions that say what they do, in the order of their names.
+    /// Returns the actions that have a description, ordered by name.
     pub fn actions(&self) -> Vec<ActionInfo> {
         self.inner.registry.described.values().cloned().collect()
     }
 
-    /// The store it works on.
+    /// Returns the store this engine uses.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.inner.store
     }
 
-    /// How many runs this process works on now, and how many it may.
-    pub fn room(&self) -> (usize, usize) {
+    /// Returns the number of runs this process drives now, and its maximum.
+    pub fn run_capacity(&self) -> (usize, usize) {
         let most = self.inner.options.max_runs;
-        (most.saturating_sub(self.inner.room.free()), most)
+        (most.saturating_sub(self.inner.concurrency.free()), most)
     }
 
-    /// Whose runs its calls are about.
+    /// Returns the tenant of this handle's calls.
     pub fn scope(&self) -> TenantScope {
         self.scope
     }
 
-    /// The engine's time.
+    /// Returns the current time of the engine's clock.
     pub fn now(&self) -> Timestamp {
         self.inner.host.now()
     }
 
-    /// Stops: no new action begins, those that run are given `grace` to finish, and every run is let go of, so that
-    /// another process goes on with it at once.
+    /// Stops the engine. No new action starts, and running actions get `grace` to finish. Every run is then released,
+    /// so that another process can continue it at once.
     pub async fn stop(&self, grace: Duration) {
         self.inner.stop();
         let until = self.inner.host.now().plus_ms(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
         let over = self.inner.host.clock.sleep_until(until);
         tokio::select! {
             biased;
-            () = self.inner.all_let_go() => {}
+            () = self.inner.wait_until_idle() => {}
             () = over => {}
         }
         self.inner.abandon();
@@ -475,7 +511,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// Refuses what somebody may not do; nobody in particular may do everything.
+/// Rejects the call if the actor lacks this permission. `None` (the embedding program) has every permission.
 pub(crate) fn permit(actor: Option<&Actor>, permission: Permission) -> Result<(), EngineError> {
     match actor {
         Some(actor) if !actor.may(permission) => {
@@ -485,7 +521,7 @@ pub(crate) fn permit(actor: Option<&Actor>, permission: Permission) -> Result<()
     }
 }
 
-/// The same for tasks of a remote action.
+/// Rejects the call if the actor may not work on tasks of this remote action.
 pub(crate) fn permit_work(actor: Option<&Actor>, action: &Name) -> Result<(), EngineError> {
     match actor {
         Some(actor) if !actor.grants.may_work_on(action) => {
@@ -495,16 +531,16 @@ pub(crate) fn permit_work(actor: Option<&Actor>, action: &Name) -> Result<(), En
     }
 }
 
-/// A run, to be waited for, signalled and looked at.
+/// A handle to a run: wait for its result, signal it, inspect it.
 #[derive(Clone)]
 pub struct Run {
     inner: Arc<Inner>,
     scope: TenantScope,
     id: RunId,
     slot: Arc<Slot>,
-    /// Who asks for it, if it is not the embedding program itself.
+    /// The caller; `None` is the embedding program itself.
     actor: Option<Arc<Actor>>,
-    /// It was begun after this was made: whatever becomes of it here is told.
+    /// The run was started after this handle was made, so its slot receives every end that this process observes.
     is_new: bool,
 }
 
@@ -514,7 +550,7 @@ impl Run {
         Run { inner, scope, id, slot, actor: None, is_new }
     }
 
-    fn asked_by(mut self, actor: Option<Arc<Actor>>) -> Self {
+    fn with_actor(mut self, actor: Option<Arc<Actor>>) -> Self {
         self.actor = actor;
         self
     }
@@ -527,82 +563,83 @@ impl Run {
         self.scope
     }
 
-    /// Its id.
+    /// Returns the id of this run.
     pub fn id(&self) -> RunId {
         self.id
     }
 
-    /// Waits for its result. A run that has failed is an error here; it may still be retried.
+    /// Waits for the result. A failed run is an error here, although it may still be retried.
     pub async fn result(&self) -> Result<Value, RunError> {
         permit(self.actor.as_deref(), Permission::View)?;
         let is_unsure = match self.slot.end() {
             None => !self.is_new,
-            // Somebody else may have retried it since.
+            // Another caller may have retried it since.
             Some(End::Failed(_)) => true,
             Some(End::Completed(_) | End::Cancelled) => false,
         };
         if is_unsure {
-            let standing = self.inner.load(self.scope, self.id).await?;
+            let loaded_run = self.inner.load(self.scope, self.id).await?;
             self.inner.slots.clear(self.scope.run(self.id));
-            self.inner.published(self.scope, &standing);
+            self.inner.publish_end(self.scope, &loaded_run);
         }
         let poll_ms = self.inner.options.poll_ms;
         let mut pause_ms = (poll_ms / 20).max(1);
         loop {
-            let told = self.slot.told();
+            let notification = self.slot.notification();
             if let Some(end) = self.slot.end() {
                 return end.into_result(self.id);
             }
             let clock = &self.inner.host.clock;
             tokio::select! {
                 biased;
-                () = told => continue,
+                () = notification => continue,
                 () = clock.sleep_until(clock.now().plus_ms(pause_ms)) => {}
             }
-            if self.inner.is_held(self.scope.run(self.id)) {
+            if self.inner.is_driven(self.scope.run(self.id)) {
                 continue;
             }
             // Another process may have ended it.
-            let standing = self.inner.load(self.scope, self.id).await?;
-            self.inner.published(self.scope, &standing);
+            let loaded_run = self.inner.load(self.scope, self.id).await?;
+            self.inner.publish_end(self.scope, &loaded_run);
             pause_ms = (pause_ms * 2).min(poll_ms);
         }
     }
 
-    /// Waits for its result as a value of a type.
+    /// Waits for the result and deserializes it.
     pub async fn result_as<T: DeserializeOwned>(&self) -> Result<T, RunError> {
         let result = self.result().await?;
-        T::deserialize(&result).map_err(|error| RunError::Unfit { run: self.id, why: error.to_string() })
+        T::deserialize(&result)
+            .map_err(|error| RunError::InvalidResult { run: self.id, why: error.to_string() })
     }
 
-    /// Signals it.
+    /// Sends a signal to this run.
     pub async fn signal(&self, signal: Signal) -> Result<Signalled, EngineError> {
         permit(self.actor.as_deref(), Permission::Manage)?;
-        Ok(self.inner.signal(self.scope, self.id, &signal.by(self.actor.as_deref())).await?.came_to)
+        Ok(self.inner.signal(self.scope, self.id, &signal.by(self.actor.as_ref())).await?.value)
     }
 
-    /// How it stands now.
+    /// Loads the current state of this run.
     pub async fn view(&self) -> Result<RunView, EngineError> {
         permit(self.actor.as_deref(), Permission::View)?;
-        let standing = self.inner.load(self.scope, self.id).await?;
+        let loaded_run = self.inner.load(self.scope, self.id).await?;
         Ok(RunView {
-            status: standing.head.status,
-            snapshot: standing.snapshot,
-            wake: standing.head.wake,
-            owner: standing.head.owner,
-            kept_signals: standing.inbox.len(),
-            ledger: standing.ledger,
+            status: loaded_run.head.status,
+            snapshot: loaded_run.snapshot,
+            wake: loaded_run.head.wake,
+            owner: loaded_run.head.owner,
+            buffered_signals: loaded_run.inbox.len(),
+            ledger: loaded_run.ledger,
         })
     }
 
-    /// Its workflow as a picture, with how it stands laid over.
+    /// Returns the workflow as a graph, annotated with the current state of this run.
     pub async fn graph(&self) -> Result<Graph, EngineError> {
         permit(self.actor.as_deref(), Permission::View)?;
-        let standing = self.inner.load(self.scope, self.id).await?;
-        Ok(Graph::with_status(standing.definition(), &standing.snapshot))
+        let loaded_run = self.inner.load(self.scope, self.id).await?;
+        Ok(Graph::with_status(loaded_run.definition(), &loaded_run.snapshot))
     }
 
-    /// Its documents, in the order in which they were written; the query's run is this one.
+    /// Returns the documents of this run in the order of writing. The query's `run` field is overwritten.
     pub async fn documents(&self, query: DocumentQuery) -> Result<Page<Document>, EngineError> {
         permit(self.actor.as_deref(), Permission::Read)?;
         let query = DocumentQuery { run: self.id, ..query };
@@ -620,61 +657,59 @@ impl std::fmt::Debug for Run {
     }
 }
 
-/// How a run stands.
+/// The state of a run at one revision.
 #[derive(Debug, Clone)]
 pub struct RunView {
-    /// How it is doing.
     pub status: Status,
-    /// Its state.
     pub snapshot: Arc<Snapshot>,
-    /// When it is looked at next.
+    /// Time of the next wake-up; `None` = only a message or command wakes it.
     pub wake: Option<Timestamp>,
-    /// The process that works on it.
+    /// The process that owns the run.
     pub owner: Option<ProcessId>,
-    /// Messages in its inbox.
-    pub kept_signals: usize,
-    /// Tries, errors and the deadline.
+    /// Number of messages in the inbox.
+    pub buffered_signals: usize,
+    /// Attempts, errors and the deadline.
     pub ledger: Ledger,
 }
 
 impl RunView {
-    /// It stands still with an error.
+    /// Returns true if the run is stopped by an error.
     pub fn has_error(&self) -> bool {
         self.ledger.stopped.is_some()
     }
 }
 
-/// A run that this process works on.
-struct Held {
+/// A run that this process drives.
+struct ActiveDriver {
     by: ProcessId,
     fence: u64,
-    told: Arc<Notify>,
+    notification: Arc<Notify>,
 }
 
 /// The names under which this process owns runs.
 struct Names {
-    /// For what it takes from here on.
+    /// The name under which it claims new runs.
     current: ProcessId,
-    /// For what it took before and still works on.
+    /// Earlier names under which it still drives runs.
     retired: Vec<ProcessId>,
-    /// Names that it no longer goes by: what they own is anybody's.
+    /// Names it no longer uses. Any process may claim their runs.
     given_up: Vec<ProcessId>,
 }
 
-/// Remembers, when it is dropped before its time, that this process may own a run without knowing.
-pub(crate) struct UnlessDropped<'a> {
+/// Records on an early drop that this process may own a run without knowing it.
+pub(crate) struct OwnershipGuard<'a> {
     inner: &'a Inner,
     is_armed: bool,
 }
 
-impl UnlessDropped<'_> {
-    /// The answer has come.
+impl OwnershipGuard<'_> {
+    /// Disarms the guard: the answer has arrived.
     pub(crate) fn done(mut self) {
         self.is_armed = false;
     }
 }
 
-impl Drop for UnlessDropped<'_> {
+impl Drop for OwnershipGuard<'_> {
     fn drop(&mut self) {
         if self.is_armed {
             self.inner.in_doubt();
@@ -682,17 +717,27 @@ impl Drop for UnlessDropped<'_> {
     }
 }
 
-/// A claim or a commit that is under way.
-pub(crate) struct UnderWay<'a>(&'a Inner);
+/// A claim or commit that is waiting for its answer. It ends after the driver of its run is registered.
+pub(crate) struct UnderWay<'a> {
+    inner: &'a Inner,
+    number: u64,
+}
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
-        self.0.ended.notify_waiters();
+        self.inner.lock_under_way().open.remove(&self.number);
+        self.inner.ended.notify_waiters();
     }
 }
 
-/// The right to decide on a run that is due and that nobody owns.
+/// The calls under way, numbered in the order in which they began.
+#[derive(Default)]
+struct CallsUnderWay {
+    next: u64,
+    open: BTreeSet<u64>,
+}
+
+/// The right to decide on a due run that no process owns.
 pub(crate) struct Deciding {
     inner: Arc<Inner>,
     run: RunKey,
@@ -702,92 +747,93 @@ impl Drop for Deciding {
     fn drop(&mut self) {
         let wanted = self.inner.lock_deciding().remove(&self.run);
         if wanted == Some(true) {
-            self.inner.look_at(Some(self.inner.host.now()));
+            self.inner.wake_at(Some(self.inner.host.now()));
         }
         self.inner.ended.notify_waiters();
     }
 }
 
-/// What all parts of an engine share.
+/// The state that all parts of an engine share.
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) host: Host,
     pub(crate) options: Options,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) room: Room,
+    pub(crate) concurrency: ConcurrencyLimit,
     pub(crate) slots: Slots,
     pub(crate) recent: Recent,
     names: Mutex<Names>,
-    /// Held while a heartbeat is under way: until when this process counts as living, under any of its names, by the one
-    /// before.
-    pub(crate) beating: tokio::sync::Mutex<Timestamp>,
+    /// Locked during a heartbeat. Holds the lease expiry set by the previous heartbeat, for all names of this process.
+    pub(crate) heartbeat_lock: tokio::sync::Mutex<Timestamp>,
     /// A commit or claim that may have made this process the owner of a run had no answer.
-    doubt: AtomicBool,
-    /// Runs this process works on, and how to tell whoever does that somebody else has moved them.
-    held: Mutex<BTreeMap<RunKey, Held>>,
+    ownership_in_doubt: AtomicBool,
+    /// Runs that this process drives, with the notifier that tells their driver to reload.
+    drivers: Mutex<BTreeMap<RunKey, ActiveDriver>>,
     /// Definitions that are known to be in the store.
     stored: Mutex<BTreeSet<(TenantId, DefinitionHash)>>,
-    /// Tenants that were seen.
+    /// Tenants that this process has seen.
     tenants: Mutex<BTreeSet<TenantId>>,
-    /// The tenant whose runs were taken last.
-    served: Mutex<Option<TenantId>>,
-    /// Processes that are known to be dead.
-    dead: Mutex<Vec<ProcessId>>,
-    /// No other process lives.
+    /// The tenant whose runs were claimed last.
+    last_served_tenant: Mutex<Option<TenantId>>,
+    /// Processes whose lease is known to have expired.
+    expired: Mutex<Vec<ProcessId>>,
+    /// No other process is alive.
     alone: AtomicBool,
-    /// Runs that are due and are being decided on without an owner, and whether they were found due meanwhile.
+    /// Due runs that are being decided without an owner. The value is true if the run was found due again meanwhile.
     deciding: Mutex<BTreeMap<RunKey, bool>>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
-    /// When runs are due that this process knows of.
+    /// Due times of runs that this process knows about.
     pub(crate) wakes: Wakes,
-    /// Until when this process counts as living.
+    /// Expiry of this process's lease, in microseconds.
     lease_until: AtomicI64,
-    /// Nothing outside is reached from here: the runs are somebody's single passes.
+    /// This engine runs single stateless passes: nothing outside of it is reached.
     pub(crate) is_stateless: bool,
-    /// There may be work.
+    /// Wakes the runner: there may be work.
     pub(crate) wake: Notify,
     ended: Notify,
-    /// Claims and commits that may make this process the owner of a run, and whose answer is under way.
-    under_way: AtomicU64,
-    /// The engine is over: whoever sleeps for it need not.
+    /// Number of pending claims and commits that may make this process the owner of a run.
+    under_way: Mutex<CallsUnderWay>,
+    /// Wakes tasks that sleep for this engine when it is over.
     over: Notify,
-    /// Where flows rest, if there are any.
+    /// The flow strategies, if any are registered.
     pub(crate) flows: OnceLock<Arc<crate::flow::flows::Shared>>,
-    /// There may be something to be sent out.
-    pub(crate) posted: Notify,
-    /// What is known of names of events.
+    /// Wakes the outbox sender: there may be something to send.
+    pub(crate) queued: Notify,
+    /// Cached index of event names.
     pub(crate) event_names: crate::events::index::Names,
-    /// What is known of the tenants' catalogues.
+    /// Cached catalogues of the tenants.
     pub(crate) catalogues: Arc<crate::catalogue::Catalogues>,
-    /// Where workers elsewhere get what they are to do.
-    pub(crate) desk: crate::remote::Desk,
-    /// What was tidied up.
-    pub(crate) tidied: Mutex<crate::upkeep::Upkeep>,
-    /// Counts what happens, so that a test can see that nothing does.
-    pulse: AtomicU64,
-    /// Who is told what happens.
+    /// The task queue for remote workers.
+    pub(crate) queue: crate::remote::TaskQueue,
+    /// The secrets in the inputs of tasks that this process has leased to workers.
+    pub(crate) leased_secrets: crate::remote::LeasedSecrets,
+    /// Totals of what maintenance has cleaned up.
+    pub(crate) maintenance_counts: Mutex<crate::maintenance::MaintenanceTotals>,
+    /// Counts activity, so that a test can detect that the engine is idle.
+    activity_count: AtomicU64,
+    /// Receives observations, for metrics and traces.
     pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
 impl Inner {
     fn new(store: Arc<dyn Store>, host: Host, options: Options, registry: Arc<Registry>) -> Self {
         Inner {
-            room: Room::new(options.max_runs, &options.max_runs_of),
+            concurrency: ConcurrencyLimit::new(options.max_runs, &options.max_runs_per_workflow),
             names: Mutex::new(Names {
                 current: ProcessId(host.ids.next()),
                 retired: Vec::new(),
                 given_up: Vec::new(),
             }),
-            beating: tokio::sync::Mutex::new(Timestamp::MIN),
-            doubt: AtomicBool::new(false),
-            held: Mutex::default(),
+            heartbeat_lock: tokio::sync::Mutex::new(Timestamp::MIN),
+            ownership_in_doubt: AtomicBool::new(false),
+            drivers: Mutex::default(),
             slots: Slots::default(),
             recent: Recent::default(),
             stored: Mutex::default(),
             tenants: Mutex::default(),
-            served: Mutex::new(None),
-            dead: Mutex::default(),
+            last_served_tenant: Mutex::new(None),
+            expired: Mutex::default(),
             alone: AtomicBool::new(false),
             deciding: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -797,15 +843,16 @@ impl Inner {
             is_stateless: false,
             wake: Notify::new(),
             ended: Notify::new(),
-            under_way: AtomicU64::new(0),
+            under_way: Mutex::default(),
             over: Notify::new(),
             flows: OnceLock::new(),
-            posted: Notify::new(),
+            queued: Notify::new(),
             event_names: Mutex::default(),
             catalogues: Arc::default(),
-            desk: crate::remote::Desk::default(),
-            tidied: Mutex::default(),
-            pulse: AtomicU64::new(0),
+            queue: crate::remote::TaskQueue::default(),
+            leased_secrets: crate::remote::LeasedSecrets::default(),
+            maintenance_counts: Mutex::default(),
+            activity_count: AtomicU64::new(0),
             observer: None,
             store,
             host,
@@ -814,8 +861,9 @@ impl Inner {
         }
     }
 
-    /// Refuses when a workflow needs what is not registered and no worker elsewhere does: everything is named.
-    async fn has_everything(&self, scope: TenantScope) -> Result<(), EngineError> {
+    /// Fails if a workflow needs an action or guard that is neither registered nor offered by a remote worker. The
+    /// error names all of them.
+    async fn check_requirements(&self, scope: TenantScope) -> Result<(), EngineError> {
         let (mut missing, registry) = (Vec::new(), &self.registry);
         for name in registry.names() {
             let Some(workflow) = registry.by_name(&name) else { continue };
@@ -825,22 +873,31 @@ impl Inner {
             if registry.missing(&workflow.definition, |_, _| false).is_empty() {
                 continue;
             }
-            let known = self.catalogues.known(&*self.store, scope, self.host.now()).await?;
-            let lacks = registry.missing(&workflow.definition, |name, version| known.does(name, version));
-            if !lacks.is_empty() {
-                missing.push(format!("workflow `{name}` needs {}", lacks.join(", ")));
+            let known = match self.catalogues.known(&*self.store, scope, self.host.now()).await {
+                // The tenant's database node may be down, and the other tenants need this process. Runs that need a
+                // missing part wait until a process has it.
+                Err(StoreError::Unavailable(why)) => {
+                    tracing::warn!(workflow = %name, why, "the actions of remote workers could not be read");
+                    continue;
+                }
+                known => known?,
+            };
+            let missing_parts =
+                registry.missing(&workflow.definition, |name, version| known.offers_action(name, version));
+            if !missing_parts.is_empty() {
+                missing.push(format!("workflow `{name}` needs {}", missing_parts.join(", ")));
             }
         }
         if missing.is_empty() || self.options.max_runs == 0 {
             return Ok(());
         }
         let missing = missing.join("; ");
-        Err(EngineError::Invalid(format!("{missing}: register what is missing before the engine starts")))
+        Err(EngineError::Invalid(format!("{missing}: register the missing parts before the engine starts")))
     }
 
-    /// The same definitions, actions and guards on another store, on which nothing works by itself.
+    /// Returns an engine with the same definitions, actions and guards on another store. It runs nothing by itself.
     pub(crate) fn in_memory(&self, store: Arc<dyn Store>) -> Arc<Inner> {
-        let options = Options { max_runs: 1, max_runs_of: BTreeMap::new(), ..self.options.clone() };
+        let options = Options { max_runs: 1, max_runs_per_workflow: BTreeMap::new(), ..self.options.clone() };
         let inner = Inner::new(store, self.host.clone(), options, self.registry.clone());
         Arc::new(Inner { is_stateless: true, ..inner })
     }
@@ -857,46 +914,46 @@ impl Inner {
         self.names().current
     }
 
-    /// The process still goes by this name.
-    pub(crate) fn goes_by(&self, name: ProcessId) -> bool {
+    /// Returns true if the process still uses this name.
+    pub(crate) fn uses_name(&self, name: ProcessId) -> bool {
         let names = self.names();
         names.current == name || names.retired.contains(&name)
     }
 
-    /// The lease is lost: what this process worked on is dropped, and it goes by another name.
-    pub(crate) fn reborn(&self) {
+    /// Handles a lost lease: takes a new process name, gives up the old ones and notifies all drivers.
+    pub(crate) fn reset_after_lost_lease(&self) {
         let mut names = self.names();
         let new = ProcessId(self.host.ids.next());
         let old = std::mem::replace(&mut names.current, new);
         let retired = std::mem::take(&mut names.retired);
         names.given_up.extend(retired.into_iter().chain([old]));
         drop(names);
-        // Nothing is owned under a name that nobody has heard of.
-        self.prolong(Timestamp::MIN);
-        self.tell_all_holders();
+        // The store does not know the new name yet, so own nothing until the next heartbeat.
+        self.set_lease_until(Timestamp::MIN);
+        self.notify_all_drivers();
     }
 
-    /// Nobody knows whether this process has become the owner of a run: it takes another name, so that the run is found
-    /// under the old one when what it works on under that is done.
+    /// Records that this process may own a run without knowing it. It will take a new name, and the run can be claimed
+    /// from the old name once everything else under that name is done.
     pub(crate) fn in_doubt(&self) {
-        self.doubt.store(true, Ordering::Release);
-        self.look_at(Some(self.host.now()));
+        self.ownership_in_doubt.store(true, Ordering::Release);
+        self.wake_at(Some(self.host.now()));
     }
 
-    /// Takes another name if there is doubt, and gives up those under which it works on nothing any more. Gives the names
-    /// it goes by.
-    pub(crate) fn renamed(&self) -> Vec<ProcessId> {
-        let held: BTreeSet<_> = self.lock_held().values().map(|held| held.by).collect();
+    /// Takes a new name if ownership is in doubt, and gives up names under which it drives nothing. Returns the names
+    /// in use, the current one first.
+    pub(crate) fn rotate_names(&self) -> Vec<ProcessId> {
+        let in_use: BTreeSet<_> = self.lock_drivers().values().map(|driver| driver.by).collect();
         let mut names = self.names();
-        if self.doubt.swap(false, Ordering::AcqRel) {
-            // Nothing is owned under a name that nobody has heard of.
-            self.prolong(Timestamp::MIN);
+        if self.ownership_in_doubt.swap(false, Ordering::AcqRel) {
+            // The store does not know the new name yet, so own nothing until the next heartbeat.
+            self.set_lease_until(Timestamp::MIN);
             let new = ProcessId(self.host.ids.next());
             let old = std::mem::replace(&mut names.current, new);
             names.retired.push(old);
         }
         let (busy, idle): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut names.retired).into_iter().partition(|name| held.contains(name));
+            std::mem::take(&mut names.retired).into_iter().partition(|name| in_use.contains(name));
         names.retired = busy;
         names.given_up.extend(idle);
         let over = names.given_up.len().saturating_sub(GIVEN_UP_KEPT);
@@ -905,33 +962,33 @@ impl Inner {
     }
 
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.doubt.load(Ordering::Acquire) || !self.names().retired.is_empty()
+        self.ownership_in_doubt.load(Ordering::Acquire) || !self.names().retired.is_empty()
     }
 
-    /// Something has happened.
-    pub(crate) fn beat_pulse(&self) {
-        self.pulse.fetch_add(1, Ordering::Relaxed);
+    /// Counts one activity in `activity_count`.
+    pub(crate) fn record_activity(&self) {
+        self.activity_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn pulse(&self) -> u64 {
-        self.pulse.load(Ordering::Relaxed)
+    pub(crate) fn activity_count(&self) -> u64 {
+        self.activity_count.load(Ordering::Relaxed)
     }
 
-    /// It works on some run.
-    pub(crate) fn is_at_work(&self) -> bool {
-        !self.lock_held().is_empty() || !self.lock_deciding().is_empty()
+    /// Returns true if this process drives or decides on any run.
+    pub(crate) fn has_active_runs(&self) -> bool {
+        !self.lock_drivers().is_empty() || !self.lock_deciding().is_empty()
     }
 
-    /// Processes whose runs are free.
-    pub(crate) fn dead(&self) -> Vec<ProcessId> {
-        let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        dead.extend(self.names().given_up.iter().copied());
-        dead.sort_unstable();
-        dead.dedup();
-        dead
+    /// Returns the processes whose runs can be claimed, including this process's given-up names.
+    pub(crate) fn expired(&self) -> Vec<ProcessId> {
+        let mut expired = self.expired.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        expired.extend(self.names().given_up.iter().copied());
+        expired.sort_unstable();
+        expired.dedup();
+        expired
     }
 
-    /// As far as this process has heard, no other lives.
+    /// Returns true if no other process is alive, as far as this process knows.
     pub(crate) fn is_alone(&self) -> bool {
         self.alone.load(Ordering::Acquire)
     }
@@ -940,67 +997,102 @@ impl Inner {
         self.alone.store(alone, Ordering::Release);
     }
 
-    pub(crate) fn set_dead(&self, dead: Vec<ProcessId>) {
-        let mut known = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-        self.saw_deaths(dead.iter().filter(|process| !known.contains(process)).count());
-        *known = dead;
+    pub(crate) fn set_expired(&self, expired: Vec<ProcessId>) {
+        let mut known = self.expired.lock().unwrap_or_else(PoisonError::into_inner);
+        self.observe_expired_processes(expired.iter().filter(|process| !known.contains(process)).count());
+        *known = expired;
     }
 
-    pub(crate) fn held(&self, run: RunKey, by: ProcessId, fence: u64, told: Arc<Notify>) {
-        self.lock_held().insert(known(run), Held { by, fence, told });
+    pub(crate) fn register_driver(&self, run: RunKey, by: ProcessId, fence: u64, notification: Arc<Notify>) {
+        self.lock_drivers().insert(known(run), ActiveDriver { by, fence, notification });
     }
 
-    pub(crate) fn let_go(&self, run: RunKey, told: &Arc<Notify>) {
-        let mut held = self.lock_held();
-        if held.get(&known(run)).is_some_and(|known| Arc::ptr_eq(&known.told, told)) {
-            held.remove(&known(run));
+    pub(crate) fn unregister_driver(&self, run: RunKey, notification: &Arc<Notify>) {
+        let mut drivers = self.lock_drivers();
+        if drivers.get(&known(run)).is_some_and(|known| Arc::ptr_eq(&known.notification, notification)) {
+            drivers.remove(&known(run));
         }
-        if held.is_empty() && self.is_stopping() {
-            drop(held);
+        if drivers.is_empty() && self.is_stopping() {
+            drop(drivers);
             self.ended.notify_waiters();
         }
     }
 
-    /// This process works on the run under this fence. One of a lower fence is over, whether it has heard so or not.
-    pub(crate) fn is_held_under(&self, run: RunKey, fence: u64) -> bool {
-        self.lock_held().get(&known(run)).is_some_and(|held| held.fence >= fence)
+    /// Returns true if this process drives the run under this fence or a higher one. A driver with a lower fence is
+    /// over, even if it has not noticed.
+    pub(crate) fn is_driven_under(&self, run: RunKey, fence: u64) -> bool {
+        self.lock_drivers().get(&known(run)).is_some_and(|driver| driver.fence >= fence)
     }
 
-    pub(crate) fn is_held(&self, run: RunKey) -> bool {
-        self.lock_held().contains_key(&known(run))
+    pub(crate) fn is_driven(&self, run: RunKey) -> bool {
+        self.lock_drivers().contains_key(&known(run))
     }
 
-    /// This process owns the run as it was read, has not moved it for a lease, and does not work on it. What it owns under a
-    /// name that it has given up already is on its way to somebody else.
+    /// Returns the names under which this process owns runs, the current one first.
+    pub(crate) fn names_in_use(&self) -> Vec<ProcessId> {
+        let names = self.names();
+        std::iter::once(names.current).chain(names.retired.iter().copied()).collect()
+    }
+
+    /// Returns true if this process owns the run as loaded, has not moved it for a lease, and does not drive it. Runs
+    /// under a given-up name do not count: another process can claim those.
     pub(crate) fn is_undriven(&self, scope: TenantScope, loaded: &Loaded, now: Timestamp) -> bool {
-        loaded.head.owner == Some(self.process())
+        loaded.head.owner.is_some_and(|owner| self.uses_name(owner))
             && now.ms_since(loaded.updated_at) > self.options.lease_ms
-            && !self.is_held(scope.run(loaded.head.run))
+            // In this order: a decision ends after its driver is registered.
+            && !self.lock_deciding().contains_key(&scope.run(loaded.head.run))
+            && !self.is_driven(scope.run(loaded.head.run))
     }
 
-    /// Tells whoever works on a run in this process to read it again.
-    pub(crate) fn tell_holder(&self, run: RunKey) -> bool {
-        let told = self.lock_held().get(&known(run)).map(|held| held.told.clone());
-        told.map(|told| told.notify_one()).is_some()
+    /// Tells the driver of a run in this process to reload it. Returns false if there is none.
+    pub(crate) fn notify_driver(&self, run: RunKey) -> bool {
+        let notification = self.lock_drivers().get(&known(run)).map(|driver| driver.notification.clone());
+        notification.map(|notification| notification.notify_one()).is_some()
     }
 
-    pub(crate) fn tell_all_holders(&self) {
-        let all: Vec<_> = self.lock_held().values().map(|held| held.told.clone()).collect();
-        all.iter().for_each(|told| told.notify_one());
+    pub(crate) fn notify_all_drivers(&self) {
+        let all: Vec<_> = self.lock_drivers().values().map(|driver| driver.notification.clone()).collect();
+        all.iter().for_each(|notification| notification.notify_one());
     }
 
-    fn lock_held(&self) -> MutexGuard<'_, BTreeMap<RunKey, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_drivers(&self) -> MutexGuard<'_, BTreeMap<RunKey, ActiveDriver>> {
+        self.drivers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is under way that may make this process the owner of a run, until this is dropped.
+    /// Counts an operation that may make this process the owner of a run, until the guard is dropped.
     pub(crate) fn under_way(&self) -> UnderWay<'_> {
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        UnderWay(self)
+        let mut calls = self.lock_under_way();
+        let number = calls.next;
+        calls.next += 1;
+        calls.open.insert(number);
+        UnderWay { inner: self, number }
     }
 
-    /// The right to decide on a run that is due; `None` = somebody does already. Then it is looked at again after that.
-    pub(crate) fn decides(self: &Arc<Self>, run: RunKey) -> Option<Deciding> {
+    /// Waits until every call that is under way now has ended, but at most for the length of a lease. Returns false if
+    /// some have not ended by then.
+    pub(crate) async fn calls_under_way_end(&self) -> bool {
+        let later = self.lock_under_way().next;
+        let have_ended = || self.lock_under_way().open.first().is_none_or(|oldest| *oldest >= later);
+        let limit = self.host.now().plus_ms(self.options.lease_ms);
+        loop {
+            let ended = self.ended.notified();
+            if have_ended() {
+                return true;
+            }
+            tokio::select! {
+                () = ended => {}
+                () = self.host.clock.sleep_until(limit) => return have_ended(),
+            }
+        }
+    }
+
+    fn lock_under_way(&self) -> MutexGuard<'_, CallsUnderWay> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Acquires the right to decide on a due run. `None` means that a decision is in progress; the run is checked again
+    /// after it.
+    pub(crate) fn try_begin_decision(self: &Arc<Self>, run: RunKey) -> Option<Deciding> {
         match self.lock_deciding().entry(run) {
             Entry::Occupied(mut wanted) => {
                 wanted.insert(true);
@@ -1017,16 +1109,16 @@ impl Inner {
         self.deciding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_at_rest(&self) -> bool {
-        self.lock_held().is_empty()
+    fn is_idle(&self) -> bool {
+        self.lock_drivers().is_empty()
             && self.lock_deciding().is_empty()
-            && self.under_way.load(Ordering::Acquire) == 0
+            && self.lock_under_way().open.is_empty()
     }
 
-    pub(crate) async fn all_let_go(&self) {
+    pub(crate) async fn wait_until_idle(&self) {
         loop {
             let ended = self.ended.notified();
-            if self.is_at_rest() {
+            if self.is_idle() {
                 return;
             }
             ended.await;
@@ -1037,29 +1129,29 @@ impl Inner {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tenant whose runs were taken last.
-    pub(crate) fn served(&self) -> Option<TenantId> {
-        *self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the tenant whose runs were claimed last.
+    pub(crate) fn last_served_tenant(&self) -> Option<TenantId> {
+        *self.last_served_tenant.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn serve(&self, tenant: TenantId) {
-        *self.served.lock().unwrap_or_else(PoisonError::into_inner) = Some(tenant);
+    pub(crate) fn set_last_served_tenant(&self, tenant: TenantId) {
+        *self.last_served_tenant.lock().unwrap_or_else(PoisonError::into_inner) = Some(tenant);
     }
 
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.wake.notify_one();
-        self.tell_all_holders();
+        self.notify_all_drivers();
     }
 
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
         self.over.notify_waiters();
-        self.tell_all_holders();
+        self.notify_all_drivers();
     }
 
-    /// Sleeps, unless the engine is over meanwhile: then it says so at once.
-    pub(crate) async fn is_over_by(&self, at: Timestamp) -> bool {
+    /// Sleeps until `at`. Returns true at once when the engine is over.
+    pub(crate) async fn abandoned_before(&self, at: Timestamp) -> bool {
         let over = self.over.notified();
         if self.is_abandoned() {
             return true;
@@ -1071,7 +1163,7 @@ impl Inner {
         }
     }
 
-    /// Is done when the engine is over.
+    /// Completes when the engine is over.
     pub(crate) async fn over(&self) {
         let over = self.over.notified();
         if !self.is_abandoned() {
@@ -1087,37 +1179,39 @@ impl Inner {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Room to work on a run that is free, if this process can serve it and counts as living.
-    pub(crate) fn pass_for(&self, tenant: TenantId, workflow: &Workflow) -> Option<Pass> {
-        if self.is_stopping() || !self.may_own() || !self.serves(tenant, workflow) {
+    /// Acquires a permit to drive an unowned run. `None` if the engine is stopping, holds no lease, cannot serve the
+    /// workflow or is at its limit.
+    pub(crate) fn try_acquire_permit(&self, tenant: TenantId, workflow: &Workflow) -> Option<Permit> {
+        if self.is_stopping() || !self.has_lease() || !self.serves(tenant, workflow) {
             return None;
         }
-        self.room.enter(workflow.definition.name())
+        self.concurrency.try_acquire(workflow.definition.name())
     }
 
-    /// The store knows that this process lives, under the name it goes by.
-    pub(crate) fn may_own(&self) -> bool {
+    /// Returns true while this process has a live lease under its current name.
+    pub(crate) fn has_lease(&self) -> bool {
         self.host.now() < self.lease_until()
     }
 
-    /// Whoever asked may go away while the answer is under way, and with them whoever would go on with the run.
-    pub(crate) fn unless_dropped(&self) -> UnlessDropped<'_> {
-        UnlessDropped { inner: self, is_armed: true }
+    /// Guards a request whose caller may be cancelled before the answer arrives, which would leave the run without a
+    /// driver.
+    pub(crate) fn ownership_guard(&self) -> OwnershipGuard<'_> {
+        OwnershipGuard { inner: self, is_armed: true }
     }
 
-    /// A run of this process's is due then: the runner looks no later.
-    pub(crate) fn look_at(&self, at: Option<Timestamp>) {
+    /// Schedules a wake-up: the runner checks for due runs at `at` or earlier.
+    pub(crate) fn wake_at(&self, at: Option<Timestamp>) {
         if at.is_some_and(|at| self.wakes.add(at)) {
             self.wake.notify_one();
         }
     }
 
-    /// Until when this process counts as living.
+    /// Returns the expiry of this process's lease.
     pub(crate) fn lease_until(&self) -> Timestamp {
         Timestamp::from_micros(self.lease_until.load(Ordering::Acquire))
     }
 
-    pub(crate) fn prolong(&self, until: Timestamp) {
+    pub(crate) fn set_lease_until(&self, until: Timestamp) {
         self.lease_until.store(until.micros(), Ordering::Release);
     }
 
@@ -1133,25 +1227,23 @@ impl Inner {
         stored.extend(hashes.iter().map(|hash| (scope.tenant(), *hash)));
     }
 
-    /// A run as it stands in the store, with the definition it is pinned to.
-    pub(crate) async fn load(&self, scope: TenantScope, run: RunId) -> Result<Standing, EngineError> {
+    /// Loads a run and the definition that it is pinned to.
+    pub(crate) async fn load(&self, scope: TenantScope, run: RunId) -> Result<LoadedRun, EngineError> {
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
         if self.registry.by_hash(scope.tenant(), loaded.definition).is_none() {
             runner::learn(self, scope, loaded.definition).await?;
         }
-        self.stand(scope, loaded).await
+        self.build_loaded_run(scope, loaded).await
     }
 
-    /// Tells whoever waits for a run how it stands.
-    pub(crate) fn published(&self, scope: TenantScope, standing: &Standing) {
-        let end = match (standing.snapshot.finished(), &standing.ledger.stopped) {
-            (Some(Finished::Completed { output, .. }), _) => {
-                End::Completed(output.clone().unwrap_or_default())
-            }
-            (Some(Finished::Cancelled), _) => End::Cancelled,
+    /// Publishes the end of a run, if it has ended or failed, to the callers that wait for it.
+    pub(crate) fn publish_end(&self, scope: TenantScope, loaded_run: &LoadedRun) {
+        let end = match (loaded_run.snapshot.finished(), &loaded_run.ledger.stopped) {
+            (Some(RunEnd::Completed { output, .. }), _) => End::Completed(output.clone().unwrap_or_default()),
+            (Some(RunEnd::Cancelled), _) => End::Cancelled,
             (None, Some(stopped)) => End::Failed(stopped.error.clone()),
             (None, None) => return,
         };
-        self.slots.tell(scope.run(standing.run()), end);
+        self.slots.tell(scope.run(loaded_run.run()), end);
     }
 }

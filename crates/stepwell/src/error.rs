@@ -1,4 +1,4 @@
-//! What can go wrong when the engine is asked for something.
+//! Errors of calls to the engine.
 
 use crate::actor::Permission;
 use crate::signal::FirstAnswer;
@@ -8,185 +8,196 @@ use stepwell_core::{
 };
 use stepwell_store::{CommitError, CommitRef, Refused, Status, StoreError};
 
-/// Why the engine did not do what it was asked. The run is unchanged, unless the error says that nobody knows.
+/// The error of a call to the engine. The run is unchanged, except that for [`EngineError::Unknown`] it may have
+/// changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EngineError {
-    /// There is no such run.
+    /// The run does not exist in this tenant.
     #[error("there is no run {0}")]
     NoRun(RunId),
     /// No workflow of this name is registered.
     #[error("no workflow `{name}` is registered{hint}")]
     UnknownWorkflow {
-        /// The name.
         name: Name,
-        /// Near names, or what is registered.
+        /// A suggestion: near names, or the registered ones.
         hint: String,
     },
-    /// The workflow is in the tenant's catalogue, and new runs of it are not begun.
+    /// The workflow is in the tenant's catalogue, but starting new runs of it is disabled.
     #[error("workflow `{name}` cannot be started: {why}")]
     Inactive {
-        /// The name.
         name: Name,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         why: String,
     },
-    /// It belongs to the engine: schedules and events are runs of workflows that only the engine starts and moves.
-    #[error("{what} belongs to the engine: {instead}")]
+    /// Reserved for the engine: schedules and events are runs of workflows that only the engine starts and moves.
+    #[error("{what} is reserved for the engine: {instead}")]
     Reserved {
-        /// What was asked for.
+        /// The workflow or run that was requested.
         what: String,
-        /// What to use instead.
+        /// The API to use instead.
         instead: &'static str,
     },
     /// The run is pinned to a definition that neither this process nor the store has.
     #[error(
-        "the run is pinned to `{workflow}` {}, which is not known here: register that definition, or migrate the run",
+        "the run is pinned to `{workflow}` {}, which is unknown here: register that definition, or migrate the run",
         hash.short()
     )]
-    UnknownDefinition {
-        /// The workflow.
-        workflow: Name,
-        /// The hash.
-        hash: DefinitionHash,
-    },
-    /// The workflow said no.
+    UnknownDefinition { workflow: Name, hash: DefinitionHash },
+    /// The workflow refused the input.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The decision could not be made.
     #[error(transparent)]
     Undecidable(#[from] DecideError),
-    /// The run's state does not go with its definition.
+    /// The run's state does not match its definition.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// The run is not at the version that was named.
-    #[error("run {run} is at version {actual}, not at {seen} any more: look at it again")]
+    /// Optimistic concurrency conflict: the run is not at the expected version.
+    #[error("run {run} changed: expected version {seen}, found {actual}. Read it again and retry")]
     VersionMoved {
-        /// The run.
         run: RunId,
-        /// The version that was named.
+        /// The version that the caller expected.
         seen: u64,
-        /// The version it is at.
+        /// The version that the run has.
         actual: u64,
     },
-    /// The command does not go with how the run is doing.
+    /// The command is not allowed in the run's status.
     #[error("run {run} is {status}: {why}")]
-    NotNow {
-        /// The run.
+    WrongStatus {
         run: RunId,
-        /// How it is doing.
+        /// The status that the run has.
         status: Status,
-        /// What the command needs.
+        /// The reason: the state that the command needs.
         why: String,
     },
-    /// Whoever works on the task has to stop: it is not theirs, or not any more.
-    #[error("task {task} is not given away under fence {fence}: {why}; stop working on it")]
+    /// The worker must stop: it does not hold the task's lease, or no longer does.
+    #[error("task {task}: lease {fence} is not valid: {why}; stop working on it")]
     TaskGone {
-        /// The task.
         task: crate::remote::TaskId,
-        /// The fence that was named.
+        /// The fence that the worker passed.
         fence: u64,
-        /// Why.
         why: String,
     },
-    /// There is no such schedule.
+    /// The schedule does not exist.
     #[error("there is no schedule `{0}`")]
     NoSchedule(String),
-    /// The schedule is what a trigger says, and nobody's to change by hand.
-    #[error("schedule `{name}` is what trigger `{trigger}` of workflow `{workflow}` says: change it there")]
-    Planned {
-        /// The schedule.
-        name: String,
-        /// The workflow.
-        workflow: Name,
-        /// Its trigger.
-        trigger: Name,
-    },
-    /// The key was used for another request.
+    /// The schedule is derived from a trigger and cannot be changed by hand.
+    #[error("schedule `{name}` is defined by trigger `{trigger}` of workflow `{workflow}`: change it there")]
+    ManagedByTrigger { name: String, workflow: Name, trigger: Name },
+    /// The idempotency key was used for a different request.
     #[error("key `{key}` was used for another {operation}: use a new key for a new request")]
-    KeyReused {
-        /// The operation.
-        operation: String,
-        /// The key.
-        key: String,
-    },
-    /// The run's inbox is full.
-    #[error("run {run} keeps {max} signals already: it takes no more until some are used or expire")]
+    KeyReused { operation: String, key: String },
+    /// The inbox has reached its maximum number of messages.
+    #[error("the inbox of run {run} is full ({max} signals): retry after some are consumed or expire")]
     InboxFull {
-        /// The run.
         run: RunId,
-        /// How many it keeps.
+        /// The limit, which is also the number of buffered signals.
         max: u64,
     },
-    /// A limit was reached.
+    /// A limit was exceeded.
     #[error(transparent)]
     Limit(#[from] LimitExceeded),
-    /// The run moved every time.
-    #[error("run {run} moved {tries} times while a decision on it was made: try again")]
+    /// Another commit won every time; the retries are exhausted.
+    #[error("run {run} changed during each of {attempts} decisions: retry later")]
     Contended {
-        /// The run.
         run: RunId,
-        /// How often it was tried.
-        tries: u32,
+        /// Number of attempts that were made.
+        attempts: u32,
     },
-    /// The wait was answered before, and takes one answer.
+    /// The wait accepts one answer and already has it.
     #[error(
-        "wait {wait} of run {run} was answered with `{}` at {}{}",
+        "wait {wait} of run {run} was already answered with `{}` at {}{}",
         first.signal,
         first.at,
         first.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default()
     )]
     AlreadyAnswered {
-        /// The run.
         run: RunId,
-        /// The wait, by its activation.
+        /// The activation of the wait.
         wait: ActivationId,
-        /// The answer that counts.
+        /// The answer that was recorded.
         first: FirstAnswer,
     },
-    /// What is stored beside the snapshot cannot be read.
-    #[error("what is recorded of run {run} cannot be read: {why}")]
-    Unreadable {
-        /// The run.
-        run: RunId,
-        /// Why.
-        why: String,
-    },
-    /// It may or may not have happened, and the store did not say.
-    #[error("it is not known whether it happened ({why}): look at the run, or ask again with the same key")]
+    /// The stored data of the run cannot be parsed.
+    #[error("the stored data of run {run} is unreadable: {why}")]
+    Unreadable { run: RunId, why: String },
+    /// The commit may or may not have been applied; the store did not confirm.
+    #[error("the outcome is unknown ({why}): check the run, or retry with the same idempotency key")]
     Unknown {
-        /// Where to look.
+        /// Identifies the commit, to look up its outcome.
         reference: Box<CommitRef>,
-        /// What happened.
+        /// The error that hid the answer.
         why: String,
     },
-    /// The commit was refused.
+    /// The store refused the commit.
     #[error(transparent)]
     Commit(Box<Refused>),
-    /// The store could not.
+    /// The store failed or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What was given is wrong.
+    /// No strategy of this name is registered.
+    #[error("there is no strategy `{name}`; registered strategies: {}", listed(known))]
+    UnknownStrategy { name: String, known: Vec<String> },
+    /// No outlet of this name is registered.
+    #[error("there is no outlet `{name}`; registered outlets: {}", listed(known))]
+    UnknownOutlet { name: String, known: Vec<String> },
+    /// The workflow has parts that its strategy does not allow.
+    #[error(
+        "workflow `{workflow}` cannot use the strategy `{strategy}`: it has {}, which only a durable run can have",
+        parts.join(", ")
+    )]
+    NeedsDurableRun { workflow: Name, strategy: String, parts: Vec<String> },
+    /// The state of the workflow is kept in a token or behind a handle, so it cannot be started as a run.
+    #[error(
+        "workflow `{workflow}` has the strategy `{strategy}`, so it is not started as a run: start it with \
+         `POST /v1/flows/{workflow}`"
+    )]
+    NotARun { workflow: Name, strategy: String },
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// Whoever asked may not do that.
-    #[error("`{actor}` may not do that: it needs the permission `{permission}`")]
+    /// The caller lacks a permission.
+    #[error("`{actor}` lacks the permission `{permission}`")]
     Denied {
-        /// Who asked.
         actor: String,
-        /// What they would have needed.
+        /// The permission that is missing.
         permission: Permission,
     },
-    /// Whoever asks may not work on tasks of this action.
-    #[error("{actor} may not work on tasks of `{action}`: that needs `worker:{action}`")]
-    NotAWorker {
-        /// Who.
+    /// The wait names its answerers, and the caller is none of them.
+    #[error(
+        "`{actor}` may not answer wait {wait}: only {} may, or an administrator who gives a reason",
+        answerers.join(", ")
+    )]
+    NotAnAnswerer {
         actor: String,
-        /// The action.
-        action: Name,
+        wait: crate::waits::WaitId,
+        /// The users and roles that may answer.
+        answerers: Vec<String>,
     },
+    /// Another person has claimed the wait.
+    #[error("wait {wait} is claimed by {by} until {until}: answer it after that time")]
+    Claimed {
+        wait: crate::waits::WaitId,
+        /// Id of the actor who has claimed it.
+        by: String,
+        until: stepwell_core::Timestamp,
+    },
+    /// The wait is not open and was never answered.
+    #[error("there is no open wait {0}")]
+    NoWait(crate::waits::WaitId),
+    /// The caller may not work on tasks of this action.
+    #[error("`{actor}` may not work on tasks of `{action}`: the permission `worker:{action}` is missing")]
+    NotAWorker { actor: String, action: Name },
     /// The engine has been stopped.
     #[error("the engine has been stopped")]
     Stopped,
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 impl From<Rejected> for EngineError {
@@ -222,29 +233,19 @@ impl From<Refused> for EngineError {
     }
 }
 
-/// How a run that was waited for ended, if not with a result.
+/// The reason why waiting for a run gave no result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RunError {
-    /// It stands still with this error; it can be retried.
+    /// The run is stopped by this error; it can be retried.
     #[error("run {run} has failed: {error}")]
-    Failed {
-        /// The run.
-        run: RunId,
-        /// The error.
-        error: Failure,
-    },
-    /// It was ended by command.
+    Failed { run: RunId, error: Failure },
+    /// The run was cancelled.
     #[error("run {0} was cancelled")]
     Cancelled(RunId),
-    /// The result is not what was asked for.
-    #[error("the result of run {run} is not what was asked for: {why}")]
-    Unfit {
-        /// The run.
-        run: RunId,
-        /// Why.
-        why: String,
-    },
-    /// The engine could not say.
+    /// The result does not deserialize into the requested type.
+    #[error("the result of run {run} does not match the requested type: {why}")]
+    InvalidResult { run: RunId, why: String },
+    /// The engine call failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }

@@ -1,14 +1,20 @@
-//! An embeddable durable workflow engine whose state can rest anywhere.
+//! Stepwell is an embeddable durable workflow engine. State is kept in a database, in a sealed token or behind a
+//! handle.
 //!
-//! This crate is what programs depend on. An [`Engine`] keeps runs in a [`Store`](store::Store), runs [actions](Action)
-//! for them and goes on with them after a crash. Definitions and snapshots are in [`core`], the seam to a database is
-//! in [`store`].
+//! Programs depend on this crate. An [`Engine`] stores runs in a [`Store`](store::Store), executes [actions](Action)
+//! for them and resumes them after a crash. Definitions and snapshots are in [`core`]; the database interface is in
+//! [`store`].
 
 pub mod action;
 pub mod actor;
-mod beside;
+mod answering;
+mod apply_outcome;
 mod builtin;
+pub mod call_check;
 pub mod catalogue;
+mod commit_cycle;
+mod commit_in;
+mod concurrency;
 pub mod cron;
 pub mod cx;
 pub mod data;
@@ -16,25 +22,26 @@ pub mod doctor;
 pub mod engine;
 pub mod error;
 pub mod events;
-mod fills;
-pub mod fit;
 pub mod flow;
-mod hold;
 pub mod host;
-mod landing;
+pub mod idempotent;
+mod inbox;
 pub mod ledger;
 mod lists;
-mod look;
+mod loaded_run;
+pub mod maintenance;
 pub mod manual_clock;
 pub mod meters;
 pub mod observe;
-pub mod once;
 pub mod operate;
-mod post;
+mod outage;
+mod planner;
+mod predictions;
 mod recent;
+mod redaction;
 pub mod registry;
 pub mod remote;
-mod room;
+mod run_driver;
 mod runner;
 pub mod schedule;
 pub mod secrets;
@@ -42,18 +49,17 @@ pub mod shadows;
 pub mod signal;
 pub mod simulate;
 mod slots;
-mod spelled;
-mod standing;
 pub mod start;
 pub mod stateless;
 pub mod testing;
-mod turn;
+pub mod timeline;
 mod unreadable;
-pub mod upkeep;
+pub mod waits;
 mod wakes;
 
 pub use action::{Action, ActionError, ActionInfo};
 pub use actor::{Actor, Grants, Permission};
+pub use call_check::{CallProblem, check_calls};
 pub use catalogue::{Catalogue, CatalogueError};
 pub use cx::{Cx, Once, Op};
 pub use data::{Changes, DataError};
@@ -61,12 +67,12 @@ pub use doctor::{Diagnose, Diagnosis, Finding, RunDiagnosis};
 pub use engine::{Builder, Engine, Options, Run, RunView};
 pub use error::{EngineError, RunError};
 pub use events::{Emitted, Event, EventType};
-pub use fit::{CallProblem, check_calls};
 pub use host::{Clock, Host, SystemClock};
+pub use idempotent::Idempotent;
+pub use maintenance::{MaintenanceRound, MaintenanceTotals};
 pub use manual_clock::ManualClock;
 pub use meters::Meters;
-pub use observe::{Fact, Observer};
-pub use once::Done;
+pub use observe::{Observation, Observer};
 pub use operate::{Command, Operator};
 pub use remote::{Poll, RemoteAction, Task, TaskId, Tasks};
 pub use schedule::{PlacedSchedule, Schedule, check_document_triggers, check_triggers};
@@ -77,19 +83,20 @@ pub use simulate::Simulation;
 pub use start::{Start, Started};
 pub use stepwell_core as core;
 pub use stepwell_store as store;
-pub use upkeep::{Tidied, Upkeep};
+pub use timeline::{TimelineItem, TimelinePage};
+pub use waits::{AnswerWait, ListWaits, OpenWaitRow, WaitId};
 
-/// An id for a new run: it sorts by the time it was made.
+/// Returns a new run id. Ids sort by their time of creation.
 pub fn new_run_id() -> stepwell_core::RunId {
     stepwell_core::RunId::new(host::Ids::next(&host::TimeOrderedIds))
 }
 
-/// The README's example is a test.
+/// Compiles and runs the code in the README as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// So are the examples of the first steps.
+/// Compiles and runs the code in the getting-started guide as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/getting-started.md")]
 struct GettingStarted;

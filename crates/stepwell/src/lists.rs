@@ -1,4 +1,4 @@
-//! The lists that loops go through: a long one is kept once, as a document of its run, and not in every checkpoint.
+//! Lists that loops iterate over. A long list is stored once, as a document of its run, and not in every checkpoint.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use stepwell_store::{
 
 use crate::engine::Inner;
 use crate::error::EngineError;
-use crate::standing::Standing;
+use crate::loaded_run::LoadedRun;
 
-/// The kind of document that holds such a list. It is the engine's own, and is not shown.
+/// The kind of the documents that store such lists. They are internal and hidden from document queries.
 const KIND: &str = "stepwell.list";
 
-/// Writes the lists that a change has brought.
+/// Returns document writes for the lists that a change has added.
 pub(crate) fn kept(run: RunId, before: Option<&Snapshot>, after: &Snapshot) -> Vec<DocumentWrite> {
     let known = |id| before.is_some_and(|before| before.long_lists().any(|(known, _)| known == id));
     let new = after.long_lists().filter(|(id, _)| !known(*id));
@@ -27,25 +27,29 @@ pub(crate) fn kept(run: RunId, before: Option<&Snapshot>, after: &Snapshot) -> V
     .collect()
 }
 
-/// A listing without the engine's own documents.
+/// Removes the engine's internal documents from a page.
 pub(crate) fn shown(mut page: Page<Document>) -> Page<Document> {
     page.items.retain(|document| document.kind.as_str() != KIND);
     page
 }
 
 impl Inner {
-    /// A run as it was loaded, with the lists that its loops go through.
-    pub(crate) async fn stand(&self, scope: TenantScope, loaded: Loaded) -> Result<Standing, EngineError> {
-        let mut standing = Standing::new(&self.registry, scope.tenant(), loaded)?;
-        if !standing.snapshot.missing_lists().is_empty() {
-            let mut snapshot = Arc::unwrap_or_clone(standing.snapshot);
-            self.put_lists(scope, standing.head.run, &mut snapshot).await?;
-            standing.snapshot = Arc::new(snapshot);
+    /// Builds a loaded run, including the lists that its loops iterate over.
+    pub(crate) async fn build_loaded_run(
+        &self,
+        scope: TenantScope,
+        loaded: Loaded,
+    ) -> Result<LoadedRun, EngineError> {
+        let mut loaded_run = LoadedRun::new(&self.registry, scope.tenant(), loaded)?;
+        if !loaded_run.snapshot.missing_lists().is_empty() {
+            let mut snapshot = Arc::unwrap_or_clone(loaded_run.snapshot);
+            self.put_lists(scope, loaded_run.head.run, &mut snapshot).await?;
+            loaded_run.snapshot = Arc::new(snapshot);
         }
-        Ok(standing)
+        Ok(loaded_run)
     }
 
-    /// Puts back the lists that are kept beside a run's checkpoints.
+    /// Loads the lists that are stored outside the checkpoints into a snapshot.
     pub(crate) async fn put_lists(
         &self,
         scope: TenantScope,
@@ -57,12 +61,12 @@ impl Inner {
             let query = DocumentQuery { run, at: None, key, kind: None, tag: None, limit: 1, cursor: None };
             let found = self.store.documents(scope, query).await?.items.into_iter().next();
             let gone =
-                || StoreError::Corrupt(format!("the list {} of a loop of run {run} is gone", id.as_str()));
+                || StoreError::Corrupt(format!("list {} of a loop in run {run} is missing", id.as_str()));
             let document = found.ok_or_else(gone)?;
             let unreadable =
                 |error: serde_json::Error| EngineError::Unreadable { run, why: error.to_string() };
             let list = List::from_json(&document.body).map_err(unreadable)?;
-            snapshot.put_list(id, list);
+            snapshot.restore_list(id, list);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A clock that stands still until somebody moves it.
+//! A clock that moves only when a test sets it.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -9,56 +9,56 @@ use stepwell_core::Timestamp;
 
 use crate::host::{BoxFuture, Clock};
 
-/// A clock that stands still until somebody moves it. Clones are the same clock.
+/// A clock that moves only when a test sets it. Clones share the same time.
 #[derive(Clone)]
-pub struct ManualClock(Arc<Mutex<Hands>>);
+pub struct ManualClock(Arc<Mutex<ClockState>>);
 
-struct Hands {
+struct ClockState {
     now: Timestamp,
-    /// Who sleeps until when; the number tells sleepers of the same instant apart.
+    /// Sleeping tasks by wake-up time. The number distinguishes tasks with the same time.
     sleepers: BTreeMap<(Timestamp, u64), Option<Waker>>,
     count: u64,
 }
 
 impl ManualClock {
-    /// A clock that shows this time.
+    /// Creates a clock that shows this time.
     pub fn new(now: Timestamp) -> Self {
-        ManualClock(Arc::new(Mutex::new(Hands { now, sleepers: BTreeMap::new(), count: 0 })))
+        ManualClock(Arc::new(Mutex::new(ClockState { now, sleepers: BTreeMap::new(), count: 0 })))
     }
 
-    /// Moves it forward to this time and wakes who slept until then; a time that has passed changes nothing.
+    /// Moves the clock forward to this time and wakes the tasks that are due. An earlier time has no effect.
     pub fn set(&self, to: Timestamp) {
-        let mut hands = self.hands();
-        hands.now = hands.now.max(to);
-        let now = hands.now;
-        let due = hands.sleepers.range_mut(..=(now, u64::MAX));
+        let mut state = self.state();
+        state.now = state.now.max(to);
+        let now = state.now;
+        let due = state.sleepers.range_mut(..=(now, u64::MAX));
         let woken: Vec<_> = due.filter_map(|(_, waker)| waker.take()).collect();
-        drop(hands);
+        drop(state);
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// When the next sleeper is to be woken; `None` = nobody sleeps.
+    /// Returns the wake-up time of the next sleeping task; `None` if no task sleeps.
     pub fn next_sleeper(&self) -> Option<Timestamp> {
-        let hands = self.hands();
-        let now = hands.now;
-        hands.sleepers.keys().map(|(at, _)| *at).find(|at| *at > now)
+        let state = self.state();
+        let now = state.now;
+        state.sleepers.keys().map(|(at, _)| *at).find(|at| *at > now)
     }
 
-    fn hands(&self) -> MutexGuard<'_, Hands> {
+    fn state(&self) -> MutexGuard<'_, ClockState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        self.hands().now
+        self.state().now
     }
 
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
-        let mut hands = self.hands();
-        hands.count += 1;
-        let key = (at, hands.count);
-        hands.sleepers.insert(key, None);
+        let mut state = self.state();
+        state.count += 1;
+        let key = (at, state.count);
+        state.sleepers.insert(key, None);
         Box::pin(Sleep { clock: self.clone(), key })
     }
 }
@@ -72,23 +72,23 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut hands = self.clock.hands();
-        if hands.now >= self.key.0 {
+        let mut state = self.clock.state();
+        if state.now >= self.key.0 {
             return Poll::Ready(());
         }
-        hands.sleepers.insert(self.key, Some(context.waker().clone()));
+        state.sleepers.insert(self.key, Some(context.waker().clone()));
         Poll::Pending
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        self.clock.hands().sleepers.remove(&self.key);
+        self.clock.state().sleepers.remove(&self.key);
     }
 }
 
 impl std::fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ManualClock").field(&self.hands().now).finish()
+        f.debug_tuple("ManualClock").field(&self.state().now).finish()
     }
 }

@@ -1,6 +1,6 @@
-//! Counts what happens in an engine, with the recorder of the program that it is part of (the `metrics` facade).
+//! Metrics of an engine, recorded through the `metrics` facade with the recorder of the embedding program.
 //!
-//! Nothing that is counted is named after a tenant, a run or a key: there are as many series as there are actions.
+//! No label contains a tenant, a run or a key, so the number of series grows only with the number of actions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,24 +9,23 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 use stepwell_core::Name;
 use stepwell_store::{Instruments, Status};
 
-use crate::observe::{Fact, Missed, Observer, Subject, Trial};
+use crate::observe::{Attempt, NoResult, Observation, ObservedRun, Observer};
 use crate::signal::Signalled;
 use crate::{events, schedule};
 
-/// Actions that are counted by name; those that come after them are counted together.
+/// Maximum number of actions with separate series. Further actions share the series `other`.
 const MOST_ACTIONS: usize = 500;
-/// What those are called.
 const OTHERS: &str = "other";
 
-/// Counts what happens in an engine: [`Builder::observer`](crate::Builder::observer) takes it.
+/// Records metrics of an engine. Pass it to [`Builder::observer`](crate::Builder::observer).
 pub struct Meters {
     recorder: Arc<dyn Recorder + Send + Sync>,
     started: [Counter; 3],
     ended: [Counter; 3],
-    turns: Counter,
+    commit_cycles: Counter,
     actions: RwLock<BTreeMap<Name, Arc<ActionMeter>>>,
-    taken: Counter,
-    kept: Counter,
+    consumed: Counter,
+    buffered: Counter,
     refused_signals: Counter,
     accepted: Counter,
     delivered: Counter,
@@ -35,10 +34,10 @@ pub struct Meters {
     claimed: Counter,
     commits: Histogram,
     refused: BTreeMap<&'static str, Counter>,
-    deaths: Counter,
+    crashes: Counter,
 }
 
-/// What is counted of one action.
+/// The metrics of one action.
 struct ActionMeter {
     begun: Counter,
     retried: Counter,
@@ -50,12 +49,12 @@ struct ActionMeter {
     seconds: Histogram,
 }
 
-/// Why commits are not applied.
+/// The reasons why a commit is not applied, as label values.
 const REFUSALS: [&str; 8] = ["moved", "fenced", "key", "cell", "too_large", "store", "unknown", "other"];
-/// How runs end, or stand still.
+/// The final statuses and `failed`, as label values.
 const ENDS: [(Status, &str); 3] =
     [(Status::Completed, "completed"), (Status::Cancelled, "cancelled"), (Status::Failed, "failed")];
-/// What runs are for.
+/// The kinds of runs, as label values.
 const KINDS: [&str; 3] = ["workflow", "event", "schedule"];
 
 fn kind(workflow: &Name) -> usize {
@@ -67,56 +66,54 @@ fn kind(workflow: &Name) -> usize {
 }
 
 impl Meters {
-    /// Counts with this recorder; [`Global`] is the one that the program has installed.
+    /// Creates metrics with this recorder. [`Global`] uses the recorder that the program has installed.
     pub fn new(recorder: Arc<dyn Recorder + Send + Sync>) -> Self {
         let with = Instruments(&*recorder);
         let counter = |name, about| with.counter(name, about, &[]);
         let signals = |outcome| {
-            let about = "Signals that came to runs, by what became of them.";
+            let about = "Signals sent to runs, by outcome.";
             with.counter("stepwell_signals_total", about, &[("outcome", outcome)])
         };
         let refused = |why| {
-            let about =
-                "Commits that were not applied, by the reason; fenced = the run had another owner by then.";
+            let about = "Commits that were not applied, by reason. fenced = another process owns the run.";
             (why, with.counter("stepwell_commits_refused_total", about, &[("reason", why)]))
         };
         Meters {
-            started: KINDS.map(|kind| {
-                with.counter("stepwell_runs_started_total", "Runs that have begun.", &[("kind", kind)])
-            }),
+            started: KINDS
+                .map(|kind| with.counter("stepwell_runs_started_total", "Runs started.", &[("kind", kind)])),
             ended: ENDS.map(|(_, status)| {
-                let about = "Runs that have ended, or come to stand still with an error (failed).";
+                let about = "Runs that ended, or stopped with an error (failed).";
                 with.counter("stepwell_runs_ended_total", about, &[("status", status)])
             }),
-            turns: counter("stepwell_turns_total", "Turns of runs that were committed."),
+            commit_cycles: counter("stepwell_commit_cycles_total", "Commits that changed a run."),
             actions: RwLock::default(),
-            taken: signals("taken"),
-            kept: signals("kept"),
+            consumed: signals("consumed"),
+            buffered: signals("buffered"),
             refused_signals: signals("refused"),
-            accepted: counter("stepwell_events_accepted_total", "Events that were accepted."),
-            delivered: counter("stepwell_events_delivered_total", "Events that are delivered to everybody."),
+            accepted: counter("stepwell_events_accepted_total", "Events accepted."),
+            delivered: counter("stepwell_events_delivered_total", "Events delivered to all recipients."),
             late: with.histogram(
                 "stepwell_run_lag_seconds",
-                "How late runs that were due are looked at.",
+                "Delay between the due time of a run and its claim.",
                 &[],
             ),
-            claims: counter("stepwell_claims_total", "How often the store was asked for runs that are due."),
-            claimed: counter("stepwell_runs_claimed_total", "Runs that were taken up because they were due."),
+            claims: counter("stepwell_claims_total", "Queries to the store for due runs."),
+            claimed: counter("stepwell_runs_claimed_total", "Due runs claimed."),
             commits: with.histogram(
                 "stepwell_commit_seconds",
-                "How long a commit takes, from being handed to the store until it is answered.",
+                "Duration of a commit, from sending it to the store until its answer.",
                 &[],
             ),
             refused: REFUSALS.into_iter().map(refused).collect(),
-            deaths: counter(
-                "stepwell_processes_died_total",
-                "Processes that this one has found dead while they owned runs.",
+            crashes: counter(
+                "stepwell_processes_expired_total",
+                "Expired processes with runs that this process has found.",
             ),
             recorder,
         }
     }
 
-    fn started(&self, of: &Subject<'_>, status: Status) {
+    fn started(&self, of: &ObservedRun<'_>, status: Status) {
         let kind = kind(of.workflow);
         self.started[kind].increment(1);
         if kind == 1 {
@@ -125,7 +122,7 @@ impl Meters {
         self.ended(of, None, status);
     }
 
-    fn ended(&self, of: &Subject<'_>, before: Option<Status>, after: Status) {
+    fn ended(&self, of: &ObservedRun<'_>, before: Option<Status>, after: Status) {
         let is_new = |status: Status| status == after && before != Some(status);
         let Some(ended) = ENDS.iter().position(|(status, _)| is_new(*status)) else { return };
         self.ended[ended].increment(1);
@@ -147,7 +144,7 @@ impl Meters {
         known.entry(name.clone()).or_insert_with(made).clone()
     }
 
-    fn began(&self, tried: &Trial<'_>) {
+    fn began(&self, tried: &Attempt<'_>) {
         let action = self.action(tried.action);
         action.begun.increment(1);
         action.running.increment(1);
@@ -162,65 +159,65 @@ impl ActionMeter {
         let labels = [("action", name.as_str())];
         let outcome = |outcome| {
             let labels = [("action", name.as_str()), ("outcome", outcome)];
-            with.counter("stepwell_actions_ended_total", "Tries of actions that are over.", &labels)
+            with.counter("stepwell_actions_ended_total", "Attempts of actions that ended.", &labels)
         };
         ActionMeter {
-            begun: with.counter(
-                "stepwell_actions_started_total",
-                "Tries of actions that have begun.",
-                &labels,
-            ),
+            begun: with.counter("stepwell_actions_started_total", "Attempts of actions started.", &labels),
             retried: with.counter(
                 "stepwell_actions_retried_total",
-                "Tries that were not the first for their step.",
+                "Attempts of actions after the first one.",
                 &labels,
             ),
-            running: with.gauge("stepwell_actions_running", "Actions that run now.", &labels),
+            running: with.gauge("stepwell_actions_running", "Actions currently running.", &labels),
             done: outcome("done"),
             failed: outcome("failed"),
             timed_out: outcome("timeout"),
             dropped: outcome("dropped"),
-            seconds: with.histogram("stepwell_action_seconds", "How long tries of actions take.", &labels),
+            seconds: with.histogram(
+                "stepwell_action_seconds",
+                "Duration of an attempt of an action.",
+                &labels,
+            ),
         }
     }
 }
 
 impl Observer for Meters {
-    fn observe(&self, fact: &Fact<'_>) {
-        match fact {
-            Fact::Started { of, status, .. } => self.started(of, *status),
-            Fact::Turned { of, before, after, .. } => {
-                self.turns.increment(1);
+    fn observe(&self, observation: &Observation<'_>) {
+        match observation {
+            Observation::Started { of, status, .. } => self.started(of, *status),
+            Observation::Committed { of, before, after, .. } => {
+                self.commit_cycles.increment(1);
                 self.ended(of, Some(*before), *after);
             }
-            Fact::ActionBegan { tried, .. } => self.began(tried),
-            Fact::ActionEnded { tried, result, took, .. } => {
+            Observation::ActionBegan { tried, .. } => self.began(tried),
+            Observation::ActionEnded { tried, result, took, .. } => {
                 let action = self.action(tried.action);
                 action.running.decrement(1);
                 action.seconds.record(*took);
                 let outcome = match result {
                     Ok(()) => &action.done,
-                    Err(Missed::Failed(_)) => &action.failed,
-                    Err(Missed::TimedOut) => &action.timed_out,
-                    Err(Missed::Dropped) => &action.dropped,
+                    Err(NoResult::Failed(_)) => &action.failed,
+                    Err(NoResult::TimedOut) => &action.timed_out,
+                    Err(NoResult::Dropped) => &action.dropped,
                 };
                 outcome.increment(1);
             }
-            Fact::Signalled { came_to: Signalled::Taken, .. } => self.taken.increment(1),
-            Fact::Signalled { came_to: Signalled::Kept, .. } => self.kept.increment(1),
-            Fact::SignalRefused => self.refused_signals.increment(1),
-            Fact::Found { late } => self.late.record(*late),
-            Fact::Claimed { runs } => {
+            Observation::Signalled { value: Signalled::Consumed, .. } => self.consumed.increment(1),
+            Observation::Signalled { value: Signalled::Buffered, .. } => self.buffered.increment(1),
+            Observation::SignalRefused => self.refused_signals.increment(1),
+            Observation::RunClaimed { late } => self.late.record(*late),
+            Observation::Claimed { runs } => {
                 self.claims.increment(1);
                 self.claimed.increment(*runs as u64);
             }
-            Fact::Committed { took, refused } => {
+            Observation::StoreCommit { took, refused } => {
                 self.commits.record(*took);
                 if let Some(refused) = refused.and_then(|why| self.refused.get(why)) {
                     refused.increment(1);
                 }
             }
-            Fact::Died { processes } => self.deaths.increment(*processes as u64),
+            Observation::ProcessesExpired { processes } => self.crashes.increment(*processes as u64),
         }
     }
 }
@@ -231,7 +228,7 @@ impl std::fmt::Debug for Meters {
     }
 }
 
-/// The recorder that the program has installed (`metrics::set_global_recorder`); install it first.
+/// The global recorder of the program (`metrics::set_global_recorder`). Install it before use.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Global;
 

@@ -1,4 +1,4 @@
-//! What an engine tells whoever listens: facts, each where and when it has happened. Metrics and traces are listeners.
+//! Observations of an engine, reported where and when they happen. Metrics and traces are built on them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -11,182 +11,167 @@ use stepwell_store::{
 
 use crate::cx::Cx;
 use crate::engine::Inner;
+use crate::loaded_run::LoadedRun;
 use crate::signal::Signalled;
-use crate::standing::Standing;
 
-/// Listens to an engine. It is told in the middle of a run's work: it neither waits nor does anything slow. Without one
-/// the engine does nothing for it.
+/// Observes an engine. It is called in the middle of a run's work, so it must not block or do anything slow. Without an
+/// observer the engine spends nothing on observations.
 pub trait Observer: Send + Sync {
-    /// Something has happened.
-    fn observe(&self, fact: &Fact<'_>);
+    /// Handles one observation. Called synchronously.
+    fn observe(&self, observation: &Observation<'_>);
 
-    /// Whether spans of this tree of runs are written down: what is called from it is told so.
+    /// Returns true if spans of this tree of runs are recorded. Outgoing calls carry the answer in `traceparent`.
     fn is_traced(&self, _root: RunId) -> bool {
         false
     }
 }
 
-/// Which run a fact is about.
+/// The run that an observation is about.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
-    /// Whose it is.
+pub struct ObservedRun<'a> {
     pub tenant: TenantId,
-    /// The run.
     pub run: RunId,
-    /// The root of its tree, whose id is the id of the trace of all of them.
+    /// The root of its tree of runs. Its id is the trace id of the whole tree.
     pub root: RunId,
-    /// The run that has started it.
+    /// The run that started it.
     pub parent: Option<RunId>,
-    /// The workflow's name.
     pub workflow: &'a Name,
 }
 
-/// Something that has happened in this process.
+/// Something that happened in this process.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub enum Fact<'a> {
-    /// A run has begun.
+pub enum Observation<'a> {
+    /// A run was started.
     Started {
-        /// The run.
-        of: Subject<'a>,
-        /// How it is doing: it may have ended at once.
+        of: ObservedRun<'a>,
+        /// The status after the start; the run may have ended at once.
         status: Status,
-        /// When that was decided.
+        /// Time of the decision.
         began: Timestamp,
-        /// When it was committed.
+        /// Time of the commit.
         ended: Timestamp,
     },
-    /// A turn of a run is committed.
-    Turned {
-        /// The run.
-        of: Subject<'a>,
-        /// How it was doing.
+    /// A commit cycle of a run was committed.
+    Committed {
+        of: ObservedRun<'a>,
+        /// The status before the commit.
         before: Status,
-        /// How it is doing.
+        /// The status after the commit.
         after: Status,
-        /// Which commit on its row this is.
+        /// The revision of the run that the commit produced.
         revision: u64,
         /// The version of its snapshot.
         version: u64,
-        /// When the run began.
+        /// Time at which the run was created.
         since: Timestamp,
-        /// When this was decided.
+        /// Time of the decision.
         began: Timestamp,
-        /// When it was committed.
+        /// Time of the commit.
         ended: Timestamp,
     },
-    /// An action begins.
-    ActionBegan {
-        /// The run.
-        of: Subject<'a>,
-        /// Which try of what.
-        tried: Trial<'a>,
-    },
-    /// An action is over.
+    /// An attempt of an action begins.
+    ActionBegan { of: ObservedRun<'a>, tried: Attempt<'a> },
+    /// An attempt of an action is over.
     ActionEnded {
-        /// The run.
-        of: Subject<'a>,
-        /// Which try of what.
-        tried: Trial<'a>,
-        /// How it went.
-        result: Result<(), Missed<'a>>,
-        /// When it began.
+        of: ObservedRun<'a>,
+        tried: Attempt<'a>,
+        /// `Ok` if the action succeeded, otherwise the reason why it has no result.
+        result: Result<(), NoResult<'a>>,
         began: Timestamp,
-        /// How long it took.
         took: Duration,
     },
-    /// A signal has come to a run.
+    /// A signal arrived at a run.
     Signalled {
-        /// The run.
-        of: Subject<'a>,
-        /// What became of it.
-        came_to: Signalled,
+        of: ObservedRun<'a>,
+        /// The outcome of the signal.
+        value: Signalled,
     },
     /// A signal was refused, or could not be given to its run.
     SignalRefused,
-    /// A run that was due is looked at.
-    Found {
-        /// How late.
+    /// A due run was claimed.
+    RunClaimed {
+        /// Delay between the due time and now.
         late: Duration,
     },
-    /// Runs were taken from the store, or looked for in vain.
+    /// Runs were claimed from the store; there may be none.
     Claimed {
-        /// How many.
+        /// Number of claimed runs.
         runs: usize,
     },
-    /// A commit has been answered.
-    Committed {
-        /// How long that took.
+    /// The store answered a commit.
+    StoreCommit {
+        /// Time from sending the commit to the answer.
         took: Duration,
-        /// Why it was not applied; a word.
+        /// The reason why it was not applied, as one word such as `moved` or `fenced`; `None` = applied.
         refused: Option<&'static str>,
     },
-    /// Processes were found dead that still own runs.
-    Died {
-        /// How many that were not known before.
+    /// Processes that still own runs were found expired.
+    ProcessesExpired {
+        /// Number of processes that were not known to be expired before.
         processes: usize,
     },
 }
 
-/// A try of an action.
+/// An attempt of an action.
 #[derive(Debug, Clone, Copy)]
-pub struct Trial<'a> {
-    /// The action.
+pub struct Attempt<'a> {
     pub action: &'a Name,
-    /// The transition that it is for.
+    /// The transition that the action belongs to.
     pub transition: &'a Name,
     /// The activation that the transition moves.
     pub activation: ActivationId,
-    /// Which try this is, counted from 1.
+    /// Number of this attempt, counted from 1.
     pub attempt: u32,
-    /// By what a trace knows it.
+    /// The span id of this attempt.
     pub span: SpanId,
 }
 
-/// Why an action has no result.
+/// The reason why an action has no result.
 #[derive(Debug, Clone, Copy)]
-pub enum Missed<'a> {
-    /// It failed. The text may have data in it.
+pub enum NoResult<'a> {
+    /// It failed. The message may contain user data.
     Failed(&'a Failure),
-    /// It took longer than it may.
+    /// It exceeded its timeout.
     TimedOut,
-    /// It is no longer wanted: the run went on without it, or the engine stops.
+    /// Its result is not needed: the run continued without it, or the engine is stopping.
     Dropped,
 }
 
-/// What a trace knows a part of a run by. It is made from what every process knows, so that parents need not be kept.
+/// The span id of a part of a run. It is derived from values that every process knows, so parent ids need not be
+/// stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanId(u64);
 
 impl SpanId {
-    /// The run itself: what is done for it is below this.
+    /// Returns the id of the run's own span, the parent of the spans of its work.
     pub fn of_run(run: RunId) -> Self {
         Self::made(run, 1, 0)
     }
 
-    /// The whole of a run that has ended.
+    /// Returns the id of the span that covers a whole ended run.
     pub fn of_whole(run: RunId) -> Self {
         Self::made(run, 2, 0)
     }
 
-    /// A commit on a run, by its number.
-    pub fn of_turn(run: RunId, revision: u64) -> Self {
+    /// Returns the id of the span of the commit with this revision.
+    pub fn of_commit(run: RunId, revision: u64) -> Self {
         Self::made(run, 3, revision)
     }
 
-    /// A try of an action: `nonce` tells those apart that count as the same try.
-    pub(crate) fn of_try(run: RunId, activation: ActivationId, attempt: u32, nonce: u64) -> Self {
+    /// Returns the id of the span of an action attempt. `nonce` distinguishes attempts with the same number.
+    pub(crate) fn of_attempt(run: RunId, activation: ActivationId, attempt: u32, nonce: u64) -> Self {
         Self::made(run, activation, mixed(nonce) ^ (u64::from(attempt) << 32 | 4))
     }
 
     fn made(run: RunId, what: u64, which: u64) -> Self {
         let (high, low) = run.uuid().as_u64_pair();
         let id = mixed(mixed(mixed(mixed(high) ^ low) ^ what) ^ which);
-        // No span has the number 0.
+        // Zero is not a valid span id.
         SpanId(id.max(1))
     }
 
-    /// The number.
+    /// Returns the id as a number, which is never 0.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -205,51 +190,51 @@ impl std::fmt::Display for SpanId {
     }
 }
 
-/// The `traceparent` (W3C Trace Context) of something that is called from a run.
+/// Returns the `traceparent` header (W3C Trace Context) of a call made from a run.
 pub(crate) fn traceparent(root: RunId, span: SpanId, is_traced: bool) -> String {
     format!("00-{}-{span}-{:02x}", root.uuid().simple(), u8::from(is_traced))
 }
 
-impl Standing {
-    fn subject(&self, tenant: TenantId) -> Subject<'_> {
+impl LoadedRun {
+    fn subject(&self, tenant: TenantId) -> ObservedRun<'_> {
         let parent = self.parent.as_ref().map(|parent| parent.run);
         let (run, workflow) = (self.run(), self.definition().name());
-        Subject { tenant, run, root: self.root, parent, workflow }
+        ObservedRun { tenant, run, root: self.root, parent, workflow }
     }
 }
 
-/// Asks an observer. Who only watches must not bring down what they watch: a panic is logged and gives the default.
+/// Calls an observer. A panic in it must not stop the engine: it is logged, and the default is returned.
 fn watched<T: Default>(asked: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(asked)).unwrap_or_else(|_| {
-        tracing::error!("the observer panicked; the engine goes on");
+        tracing::error!("the observer panicked; the observation is lost");
         T::default()
     })
 }
 
 impl Inner {
-    /// Tells whoever listens, if somebody does.
-    fn tell<'a>(&self, fact: impl FnOnce() -> Fact<'a>) {
+    /// Reports an observation, if there is an observer.
+    fn tell<'a>(&self, observation: impl FnOnce() -> Observation<'a>) {
         if let Some(observer) = &self.observer {
-            let fact = fact();
-            watched(|| observer.observe(&fact));
+            let observation = observation();
+            watched(|| observer.observe(&observation));
         }
     }
 
-    /// Whether spans of this tree of runs are written down.
+    /// Returns true if spans of this tree of runs are recorded.
     pub(crate) fn is_traced(&self, root: RunId) -> bool {
         self.observer.as_ref().is_some_and(|observer| watched(|| observer.is_traced(root)))
     }
 
-    /// A turn is committed.
-    pub(crate) fn saw_turn(
+    /// Reports a committed commit cycle.
+    pub(crate) fn observe_commit(
         &self,
         scope: TenantScope,
-        before: &Standing,
-        after: &Standing,
+        before: &LoadedRun,
+        after: &LoadedRun,
         status: Status,
         began: Timestamp,
     ) {
-        self.tell(|| Fact::Turned {
+        self.tell(|| Observation::Committed {
             of: after.subject(scope.tenant()),
             before: before.head.status,
             after: status,
@@ -261,35 +246,35 @@ impl Inner {
         });
     }
 
-    /// A signal has been taken or is kept.
-    pub(crate) fn saw_signal(&self, scope: TenantScope, standing: &Standing, came_to: Signalled) {
-        self.tell(|| Fact::Signalled { of: standing.subject(scope.tenant()), came_to });
+    /// Reports a signal that was consumed or buffered.
+    pub(crate) fn observe_signal(&self, scope: TenantScope, loaded_run: &LoadedRun, value: Signalled) {
+        self.tell(|| Observation::Signalled { of: loaded_run.subject(scope.tenant()), value });
     }
 
-    /// A signal was refused.
-    pub(crate) fn saw_refusal(&self) {
-        self.tell(|| Fact::SignalRefused);
+    /// Reports a refused signal.
+    pub(crate) fn observe_refused_signal(&self) {
+        self.tell(|| Observation::SignalRefused);
     }
 
-    /// Runs were taken that are due.
-    pub(crate) fn saw_claim(&self, loaded: &[Loaded], now: Timestamp) {
-        self.tell(|| Fact::Claimed { runs: loaded.len() });
+    /// Reports a claim and the delay of each due run in it.
+    pub(crate) fn observe_claim(&self, loaded: &[Loaded], now: Timestamp) {
+        self.tell(|| Observation::Claimed { runs: loaded.len() });
         if self.observer.is_some() {
             for wake in loaded.iter().filter_map(|loaded| loaded.head.wake).filter(|wake| *wake <= now) {
-                self.tell(|| Fact::Found { late: Duration::from_millis(now.ms_since(wake)) });
+                self.tell(|| Observation::RunClaimed { late: Duration::from_millis(now.ms_since(wake)) });
             }
         }
     }
 
-    /// Other processes have died.
-    pub(crate) fn saw_deaths(&self, processes: usize) {
+    /// Reports newly expired processes, if there are any.
+    pub(crate) fn observe_expired_processes(&self, processes: usize) {
         if processes > 0 {
-            self.tell(|| Fact::Died { processes });
+            self.tell(|| Observation::ProcessesExpired { processes });
         }
     }
 }
 
-/// A commit that is under way, if somebody wants to hear of it.
+/// A commit that is waiting for its answer. Empty if there is no observer.
 pub(crate) struct Committing(Option<Underway>);
 
 struct Underway {
@@ -314,7 +299,7 @@ impl Created {
 }
 
 impl Committing {
-    /// A commit goes to the store.
+    /// Starts to time a commit.
     pub(crate) fn begin(inner: &Inner, commit: &Commit) -> Self {
         Committing(inner.observer.as_ref().map(|_| Underway {
             began: Instant::now(),
@@ -323,7 +308,7 @@ impl Committing {
         }))
     }
 
-    /// The store has answered.
+    /// Reports the store's answer.
     pub(crate) fn answered(
         &self,
         inner: &Inner,
@@ -332,24 +317,25 @@ impl Committing {
     ) {
         let Some(commit) = &self.0 else { return };
         let refused = answer.as_ref().err().map(word);
-        inner.tell(|| Fact::Committed { took: commit.began.elapsed(), refused });
+        inner.tell(|| Observation::StoreCommit { took: commit.began.elapsed(), refused });
         if refused.is_none() {
             self.applied(inner, scope);
         }
     }
 
-    /// It is applied, whether the store has said so or it was looked up.
+    /// Reports the runs that the commit started, once it is known to be applied.
     pub(crate) fn applied(&self, inner: &Inner, scope: TenantScope) {
         let Some(commit) = &self.0 else { return };
         for Created { run, root, parent, workflow, status } in &commit.created {
-            let of = Subject { tenant: scope.tenant(), run: *run, root: *root, parent: *parent, workflow };
+            let of =
+                ObservedRun { tenant: scope.tenant(), run: *run, root: *root, parent: *parent, workflow };
             let (began, ended) = (commit.now, inner.host.now());
-            inner.tell(|| Fact::Started { of, status: *status, began, ended });
+            inner.tell(|| Observation::Started { of, status: *status, began, ended });
         }
     }
 }
 
-/// Why a commit was not applied, in one word.
+/// Returns the reason why a commit was not applied, as one word.
 fn word(error: &CommitError) -> &'static str {
     match error {
         CommitError::Unknown { .. } => "unknown",
@@ -363,42 +349,42 @@ fn word(error: &CommitError) -> &'static str {
     }
 }
 
-/// An action that runs, if somebody wants to hear of it. One that is dropped is over too.
-pub(crate) struct Flight(Option<(Cx, Timestamp)>);
+/// An in-flight action. Empty if there is no observer. Dropping it reports the action as dropped.
+pub(crate) struct ObservedAction(Option<(Cx, Timestamp)>);
 
-impl Flight {
-    /// The action begins.
+impl ObservedAction {
+    /// Reports that the action begins.
     pub(crate) fn begin(cx: &Cx, began: Timestamp) -> Self {
         let inner = cx.inner();
-        inner.tell(|| Fact::ActionBegan { of: cx.subject(), tried: cx.tried() });
-        Flight(inner.observer.as_ref().map(|_| (cx.clone(), began)))
+        inner.tell(|| Observation::ActionBegan { of: cx.subject(), tried: cx.tried() });
+        ObservedAction(inner.observer.as_ref().map(|_| (cx.clone(), began)))
     }
 
-    /// The action is over.
+    /// Reports the result of the action. `us` is its duration in microseconds.
     pub(crate) fn end<T>(mut self, result: &Result<T, Failure>, us: u64) {
         let result = match result {
             Ok(_) => Ok(()),
-            Err(failure) if failure.code == TIMEOUT => Err(Missed::TimedOut),
-            Err(failure) => Err(Missed::Failed(failure)),
+            Err(failure) if failure.code == TIMEOUT => Err(NoResult::TimedOut),
+            Err(failure) => Err(NoResult::Failed(failure)),
         };
         self.tell(result, Duration::from_micros(us));
     }
 
-    fn tell(&mut self, result: Result<(), Missed<'_>>, took: Duration) {
+    fn tell(&mut self, result: Result<(), NoResult<'_>>, took: Duration) {
         let Some((cx, began)) = self.0.take() else { return };
         let (of, tried) = (cx.subject(), cx.tried());
-        cx.inner().tell(|| Fact::ActionEnded { of, tried, result, began, took });
+        cx.inner().tell(|| Observation::ActionEnded { of, tried, result, began, took });
     }
 }
 
-impl Drop for Flight {
+impl Drop for ObservedAction {
     fn drop(&mut self) {
         let took = self.0.as_ref().map(|(cx, began)| cx.now().ms_since(*began));
-        self.tell(Err(Missed::Dropped), Duration::from_millis(took.unwrap_or_default()));
+        self.tell(Err(NoResult::Dropped), Duration::from_millis(took.unwrap_or_default()));
     }
 }
 
-/// The code of a failure that says that an action took too long.
+/// The failure code of an action that exceeded its timeout.
 pub(crate) const TIMEOUT: &str = "timeout";
 
 #[cfg(test)]
@@ -411,15 +397,15 @@ mod tests {
     use super::{SpanId, traceparent};
 
     #[test]
-    fn what_is_not_the_same_has_another_id_and_none_has_the_number_zero() {
+    fn span_ids_are_distinct_and_never_zero() {
         let mut seen = BTreeSet::new();
         for run in (1..=20).map(|number| RunId::new(Uuid::from_u128(number))) {
             assert!(seen.insert(SpanId::of_run(run).number()) && seen.insert(SpanId::of_whole(run).number()));
             for number in 0..20 {
-                assert!(seen.insert(SpanId::of_turn(run, number).number()));
+                assert!(seen.insert(SpanId::of_commit(run, number).number()));
                 for nonce in 0..3 {
-                    assert!(seen.insert(SpanId::of_try(run, number, 1, nonce).number()));
-                    assert!(seen.insert(SpanId::of_try(run, number, 2, nonce).number()));
+                    assert!(seen.insert(SpanId::of_attempt(run, number, 1, nonce).number()));
+                    assert!(seen.insert(SpanId::of_attempt(run, number, 2, nonce).number()));
                 }
             }
         }
@@ -427,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_to_the_outside_is_part_of_the_roots_trace() {
+    fn outgoing_call_joins_the_trace_of_the_root() {
         let run = RunId::new(Uuid::from_u128(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736));
         let span = SpanId(0x00f0_67aa_0ba9_02b7);
         let text = traceparent(run, span, true);

@@ -1,68 +1,69 @@
-//! What an operator does to a run: each command is one audited commit, with the version they saw as its precondition.
+//! Operator commands on runs. Each command is one audited commit and can require the version that the operator has
+//! seen.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use stepwell_core::branch_off::branch_off;
-use stepwell_core::migrate::{CannotMigrate, Mapping, migrate};
+use stepwell_core::fork_run::fork_run;
+use stepwell_core::migrate::{Mapping, MigrationError, migrate};
 use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{Cause, Decision, Event, Name, RunId, Snapshot, dispatch};
+use stepwell_core::{Cause, Decision, Input, Name, RunId, Snapshot, dispatch};
 use stepwell_store::{
-    AuditRow, DocumentOp, DocumentQuery, DocumentWrite, HistoryQuery, KeyWrite, Lives, NewRun, Status,
+    AuditRow, DocumentOp, DocumentQuery, DocumentWrite, HistoryQuery, KeyLifetime, KeyWrite, NewRun, Status,
     TenantScope,
 };
 
 use crate::actor::Permission;
-use crate::engine::{Engine, Inner, Run, UnlessDropped};
+use crate::commit_cycle::{CommitFailure, CommittedBy, CycleResult, MAX_ATTEMPTS, open_waits_of};
+use crate::concurrency::Permit;
+use crate::engine::{Engine, Inner, OwnershipGuard, Run};
 use crate::error::EngineError;
-use crate::ledger::{Ledger, Stopped, Tries};
+use crate::idempotent::Idempotent;
+use crate::ledger::{Attempts, Ledger, Stopped};
 use crate::lists;
-use crate::look::Next;
-use crate::once::Done;
+use crate::loaded_run::{CommitExtras, InFlightActions, LoadedRun, PendingCommit};
+use crate::planner::NextStep;
 use crate::registry::{Workflow, refuse_own};
-use crate::room::Pass;
 use crate::runner;
-use crate::standing::{Along, Flying, Move, Standing};
-use crate::turn::{By, MAX_TRIES, Turned, Turnless, open_waits_of};
 
-/// What these are called in the audit trail and in records of keys.
+/// Names of these operations in the audit trail and in records of idempotency keys.
 const FORK: &str = "run.fork";
 const MIGRATE: &str = "run.migrate";
 
-/// Something an operator does to a run.
+/// An operator command on a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "command")]
 pub enum Command {
     /// Runs the failed transition again at once, with its original payload.
     Retry,
-    /// Gives the signal up whose transition failed.
+    /// Discards the signal whose transition failed.
     Dismiss,
-    /// Ends the run and everything below it.
+    /// Cancels the run and all its descendants.
     Cancel,
-    /// Puts the run aside: nothing happens to it until it is resumed.
+    /// Suspends the run: nothing happens to it until it is resumed.
     Suspend,
-    /// Takes it up again.
+    /// Resumes a suspended run.
     Resume,
-    /// Changes its data: fields are put in, those that are null are taken out (RFC 7386).
+    /// Changes the run's data by a JSON merge patch (RFC 7386).
     Patch {
-        /// The fields.
+        /// The patch: fields to set; null removes a field.
         fields: Value,
     },
-    /// Moves it, or one activation, to a place.
+    /// Moves the run, or one activation, to a place.
     Move {
-        /// Only this activation; without it everything that is going on ends.
+        /// The activation to move. Default: the whole run, which ends all its activations.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         activation: Option<ActivationId>,
-        /// Where to.
+        /// The place to move to.
         to: Name,
     },
 }
 
 impl Command {
-    /// What whoever asks for it needs.
+    /// Returns the permission that the caller needs.
     fn permission(&self) -> Permission {
         match self {
             Command::Retry | Command::Dismiss | Command::Cancel | Command::Suspend | Command::Resume => {
@@ -72,7 +73,7 @@ impl Command {
         }
     }
 
-    /// What it is called in the audit trail and in records of keys.
+    /// Returns the name of the operation in the audit trail and in records of idempotency keys.
     fn operation(&self) -> String {
         let word = match self {
             Command::Retry => "retry",
@@ -87,46 +88,47 @@ impl Command {
     }
 }
 
-/// Who does it, what they saw, and why.
+/// The author of a command, with preconditions and reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Operator {
-    /// Who.
+    /// The id of the author, for the audit trail.
     pub actor: Option<String>,
-    /// The version they saw; if the run has moved since, nothing happens.
+    /// The version that the author has seen. The command fails if the run has another version.
     pub seen: Option<u64>,
-    /// Why, for the audit trail.
+    /// The reason, for the audit trail.
     pub reason: Option<String>,
-    /// The same key is the same command, for the life of the run: it is done once, and comes to the same every time.
+    /// Idempotency key, valid for the life of the run. A repeated command with the same key returns the first result.
     pub key: Option<String>,
 }
 
 impl Operator {
-    /// Somebody with a name.
+    /// Creates an operator with this id.
     pub fn named(actor: impl Into<String>) -> Self {
         Operator { actor: Some(actor.into()), ..Operator::default() }
     }
 
-    /// Only if the run is at this version.
+    /// Requires that the run is at this version.
     #[must_use]
     pub fn seen(mut self, version: u64) -> Self {
         self.seen = Some(version);
         self
     }
 
-    /// The same key is the same command, for the life of the run.
+    /// Sets the idempotency key, which is valid for the life of the run.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// The record that makes a command happen once. `of` is the run it lives with: the one that it makes, if it makes one.
-    fn once(
+    /// Returns the idempotency record of a command. It is deleted with run `of`, which is the new run if the command
+    /// creates one.
+    fn idempotency_record(
         &self,
         run: RunId,
         operation: &str,
         asked: &Value,
-        came_to: &impl Serialize,
+        value: &impl Serialize,
         of: RunId,
     ) -> Option<KeyWrite> {
         let request = json!([asked, self.seen, self.reason]).to_string();
@@ -134,16 +136,16 @@ impl Operator {
             operation: format!("{operation}:{run}"),
             key: self.key.clone()?,
             request: Sha256::digest(request.as_bytes()).into(),
-            answer: serde_json::to_vec(came_to).expect("what a command comes to is plain data").into(),
-            lives: Lives::WithRun(of),
+            answer: serde_json::to_vec(value).expect("what a command comes to is plain data").into(),
+            lifetime: KeyLifetime::WithRun(of),
         })
     }
 
-    fn check(&self, standing: &Standing) -> Result<(), EngineError> {
-        let actual = standing.snapshot.version();
+    fn check(&self, loaded_run: &LoadedRun) -> Result<(), EngineError> {
+        let actual = loaded_run.snapshot.version();
         match self.seen {
             Some(seen) if seen != actual => {
-                Err(EngineError::VersionMoved { run: standing.run(), seen, actual })
+                Err(EngineError::VersionMoved { run: loaded_run.run(), seen, actual })
             }
             _ => Ok(()),
         }
@@ -160,62 +162,68 @@ impl Operator {
     }
 }
 
-/// What a migration would come to, or has come to.
+/// The result of a migration or of a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Migrated {
-    /// The version before.
+    /// Version of the run before the migration.
     pub version: u64,
-    /// The places it was in.
+    /// Places before the migration.
     pub from: Vec<Name>,
-    /// The places it is in.
+    /// Places after the migration.
     pub to: Vec<Name>,
-    /// It was only tried out.
+    /// True for a dry run: nothing was changed.
     pub is_dry: bool,
 }
 
 impl Engine {
-    /// Does something to a run, as one audited commit.
+    /// Executes a command on a run, as one audited commit.
     pub async fn operate(&self, run: RunId, command: Command, by: &Operator) -> Result<Run, EngineError> {
-        Ok(self.operate_once(run, command, by).await?.came_to)
+        Ok(self.operate_once(run, command, by).await?.value)
     }
 
-    /// Does something to a run and says whether it was done now: the same key is the same command.
+    /// Executes a command on a run and reports whether it was executed now. The same idempotency key returns the first
+    /// result.
     pub async fn operate_once(
         &self,
         run: RunId,
         command: Command,
         by: &Operator,
-    ) -> Result<Done<Run>, EngineError> {
+    ) -> Result<Idempotent<Run>, EngineError> {
         self.permit(command.permission())?;
         let done = self.inner.operate(self.scope, run, &command, &self.operator(by)).await?;
         Ok(done.map(|()| self.run(run)))
     }
 
-    /// Ends a run and everything below it.
+    /// Cancels a run and all its descendants.
     pub async fn cancel(&self, run: RunId) -> Result<(), EngineError> {
         self.operate(run, Command::Cancel, &Operator::default()).await.map(drop)
     }
 
-    /// Whoever asks is on record by their own name.
+    /// Replaces the author by the authenticated caller, if there is one.
     pub(crate) fn operator(&self, by: &Operator) -> Operator {
         let actor = self.actor().map(|actor| actor.id.clone());
         Operator { actor: actor.or_else(|| by.actor.clone()), ..by.clone() }
     }
 
-    /// Begins a new run with the state that a run had at a version, and the documents that were visible then.
+    /// Starts a new run from the state of a run at a version, with the documents that were visible at that version.
     pub async fn fork(&self, run: RunId, version: u64, by: &Operator) -> Result<Run, EngineError> {
-        Ok(self.fork_once(run, version, by).await?.came_to)
+        Ok(self.fork_once(run, version, by).await?.value)
     }
 
-    /// Begins a new run with the state that a run had at a version and says whether it is new: the same key gives the same
-    /// run.
-    pub async fn fork_once(&self, run: RunId, version: u64, by: &Operator) -> Result<Done<Run>, EngineError> {
+    /// Forks a run like [`fork`](Self::fork) and reports whether the new run was created now. The same idempotency key
+    /// returns the same run.
+    pub async fn fork_once(
+        &self,
+        run: RunId,
+        version: u64,
+        by: &Operator,
+    ) -> Result<Idempotent<Run>, EngineError> {
         self.permit(Permission::Admin)?;
         let done = self.inner.fork(self.scope, run, version, &self.operator(by)).await?;
         Ok(done.map(|id| self.run(id)))
     }
 
-    /// Moves a run to another edition of its workflow, which has to be registered. With `dry` it is only tried out.
+    /// Migrates a run to another version of its workflow, which must be registered. With `dry` nothing is changed.
     pub async fn migrate(
         &self,
         run: RunId,
@@ -224,11 +232,11 @@ impl Engine {
         by: &Operator,
         dry: bool,
     ) -> Result<Migrated, EngineError> {
-        Ok(self.migrate_once(run, version, mapping, by, dry).await?.came_to)
+        Ok(self.migrate_once(run, version, mapping, by, dry).await?.value)
     }
 
-    /// Moves a run to another edition of its workflow and says whether that was done now: the same key is the same command.
-    /// What is only tried out has no key.
+    /// Migrates a run and reports whether it was done now. The same idempotency key returns the first result. A dry
+    /// run ignores the key.
     pub async fn migrate_once(
         &self,
         run: RunId,
@@ -236,7 +244,7 @@ impl Engine {
         mapping: &Mapping,
         by: &Operator,
         dry: bool,
-    ) -> Result<Done<Migrated>, EngineError> {
+    ) -> Result<Idempotent<Migrated>, EngineError> {
         self.permit(Permission::Admin)?;
         let mut by = self.operator(by);
         by.key = by.key.filter(|_| !dry);
@@ -251,11 +259,11 @@ impl Inner {
         run: RunId,
         command: &Command,
         by: &Operator,
-    ) -> Result<Done<()>, EngineError> {
+    ) -> Result<Idempotent<()>, EngineError> {
         let asked = serde_json::to_value(command).expect("a command is plain data");
-        let key = by.once(run, &command.operation(), &asked, &(), run);
+        let key = by.idempotency_record(run, &command.operation(), &asked, &(), run);
         let tried = self.operate_now(scope, run, command, by, key.as_ref()).await;
-        self.unless_done(scope, key.as_ref(), tried).await
+        self.or_recorded(scope, key.as_ref(), tried).await
     }
 
     async fn operate_now(
@@ -266,118 +274,133 @@ impl Inner {
         by: &Operator,
         key: Option<&KeyWrite>,
     ) -> Result<(), EngineError> {
-        for _ in 0..MAX_TRIES {
-            let standing = match self.load(scope, run).await {
+        for _ in 0..MAX_ATTEMPTS {
+            let loaded_run = match self.load(scope, run).await {
                 Err(error) if matches!(command, Command::Cancel) => {
-                    return self.cancel_unread(scope, run, by, key, error).await;
+                    return self.cancel_unreadable(scope, run, by, key, error).await;
                 }
                 loaded => loaded?,
             };
-            // What could not be delivered or fired may be tried again; nothing else is a caller's to decide.
+            // A failed delivery or firing may be retried. Callers may do nothing else with the engine's own runs.
             if !matches!(command, Command::Retry) {
-                refuse_own(standing.definition().name(), run)?;
+                refuse_own(loaded_run.definition().name(), run)?;
             }
-            by.check(&standing)?;
-            let mut next = self.commanded(&standing, command).await?;
+            by.check(&loaded_run)?;
+            let mut next = self.plan_command(&loaded_run, command).await?;
+            next.is_command = true;
+            if let Some(change) = &mut next.change {
+                change.entry.actor.clone_from(&by.actor);
+            }
             let detail = serde_json::to_value(command).expect("a command is plain data");
-            next.along.audit.push(by.audit(run, &command.operation(), &detail));
-            next.along.keys.extend(key.cloned());
+            next.extras.audit.push(by.audit(run, &command.operation(), &detail));
+            next.extras.keys.extend(key.cloned());
             if next.ledger.stopped.is_none() {
                 self.slots.clear(scope.run(run));
             }
-            match self.anyone(scope, &standing, next).await {
+            match self.commit_and_drive(scope, &loaded_run, next).await {
                 Ok(()) => return Ok(()),
-                Err(Turnless::Moved) => {}
-                Err(turnless) => return Err(turnless.into()),
+                Err(CommitFailure::Moved) => {}
+                Err(failure) => return Err(failure.into()),
             }
         }
-        Err(EngineError::Contended { run, tries: MAX_TRIES })
+        Err(EngineError::Contended { run, attempts: MAX_ATTEMPTS })
     }
 
-    /// Commits what anybody may decide, and goes on with the run if nobody else does.
-    pub(crate) async fn anyone(
+    /// Commits a change that any process may make, and drives the run here if it has no owner and a permit is free.
+    pub(crate) async fn commit_and_drive(
         self: &Arc<Self>,
         scope: TenantScope,
-        standing: &Standing,
-        next: Move,
-    ) -> Result<(), Turnless> {
-        let workflow = next.repin.as_ref().unwrap_or(&standing.workflow);
-        let pass = if standing.head.owner.is_none() { self.pass_for(scope.tenant(), workflow) } else { None };
+        loaded_run: &LoadedRun,
+        next: PendingCommit,
+    ) -> Result<(), CommitFailure> {
+        let workflow = next.repin.as_ref().unwrap_or(&loaded_run.workflow);
+        let permit = if loaded_run.head.owner.is_none() {
+            self.try_acquire_permit(scope.tenant(), workflow)
+        } else {
+            None
+        };
         let _under_way = self.under_way();
-        let turned = self.turn_with(scope, standing, next, pass.as_ref()).await?;
-        self.go_on(scope, turned, pass);
+        let cycle = self.commit_with_permit(scope, loaded_run, next, permit.as_ref()).await?;
+        self.drive_or_schedule(scope, cycle, permit);
         Ok(())
     }
 
-    /// Commits what anybody may decide; with room for it, this process becomes the owner if there is more to do.
-    pub(crate) async fn turn_with(
+    /// Commits a change that any process may make. With a permit this process becomes the owner if there is more to
+    /// do.
+    pub(crate) async fn commit_with_permit(
         &self,
         scope: TenantScope,
-        standing: &Standing,
-        next: Move,
-        pass: Option<&Pass>,
-    ) -> Result<Turned, Turnless> {
-        let by = By::Anyone(pass.map(|_| self.process()));
-        let guard = pass.map(|_| self.unless_dropped());
-        let turned = self.turn(scope, standing, next, &Flying::new(), by).await;
-        guard.into_iter().for_each(UnlessDropped::done);
-        self.tell_holder(scope.run(standing.run()));
-        turned
+        loaded_run: &LoadedRun,
+        next: PendingCommit,
+        permit: Option<&Permit>,
+    ) -> Result<CycleResult, CommitFailure> {
+        let by = CommittedBy::Anyone(permit.map(|_| self.process()));
+        let guard = permit.map(|_| self.ownership_guard());
+        let cycle = self.commit_cycle(scope, loaded_run, next, &InFlightActions::new(), by).await;
+        guard.into_iter().for_each(OwnershipGuard::done);
+        self.notify_driver(scope.run(loaded_run.run()));
+        cycle
     }
 
-    async fn commanded(&self, standing: &Standing, command: &Command) -> Result<Move, EngineError> {
-        let not_now = |why: &str| EngineError::NotNow {
-            run: standing.run(),
-            status: standing.head.status,
+    async fn plan_command(
+        &self,
+        loaded_run: &LoadedRun,
+        command: &Command,
+    ) -> Result<PendingCommit, EngineError> {
+        let wrong_status = |why: &str| EngineError::WrongStatus {
+            run: loaded_run.run(),
+            status: loaded_run.head.status,
             why: why.to_owned(),
         };
-        let ledger = standing.ledger.clone();
-        if standing.snapshot.is_terminal() {
-            return Err(not_now("it has ended, and nothing more can happen to it"));
+        let ledger = loaded_run.ledger.clone();
+        if loaded_run.snapshot.is_terminal() {
+            return Err(wrong_status("it has ended and accepts no more commands"));
         }
         match command {
             Command::Retry => retry(ledger, self.host.now())
-                .ok_or_else(|| not_now("nothing of it has failed, so there is nothing to retry")),
+                .ok_or_else(|| wrong_status("nothing has failed, so there is nothing to retry")),
             Command::Dismiss => dismiss(ledger),
             Command::Cancel => {
-                let mut next = self.changed(standing, &Event::Cancelled).await?;
-                next.ledger.cancel(standing.run());
+                let mut next = self.plan_change(loaded_run, &Input::Cancelled).await?;
+                next.ledger.cancel(loaded_run.run());
                 Ok(next)
             }
-            Command::Suspend if standing.suspended => Err(not_now("it has been put aside already")),
-            Command::Suspend => Ok(Move { suspend: Some(true), ..Move::note(ledger) }),
-            Command::Resume if !standing.suspended => Err(not_now("only a suspended run can be resumed")),
-            Command::Resume => Ok(Move { suspend: Some(false), ..Move::note(ledger) }),
+            Command::Suspend if loaded_run.suspended => Err(wrong_status("it is already suspended")),
+            Command::Suspend => Ok(PendingCommit { suspend: Some(true), ..PendingCommit::note(ledger) }),
+            Command::Resume if !loaded_run.suspended => {
+                Err(wrong_status("only a suspended run can be resumed"))
+            }
+            Command::Resume => Ok(PendingCommit { suspend: Some(false), ..PendingCommit::note(ledger) }),
             Command::Patch { fields } => {
-                let mut after = standing.snapshot.context().clone();
+                let mut after = loaded_run.snapshot.context().clone();
                 merge(&mut after, fields);
-                let patch = Patch::between(standing.snapshot.context(), &after);
-                self.changed(standing, &Event::Patched { patch }).await
+                let patch = Patch::between(loaded_run.snapshot.context(), &after);
+                self.plan_change(loaded_run, &Input::Patched { patch }).await
             }
             Command::Move { activation, to } => {
-                let event = Event::Moved { activation: *activation, to: to.clone() };
-                let mut next = self.changed(standing, &event).await?;
-                // Whoever moves a run on has dealt with what it stood still for.
-                let failed = standing.ledger.stopped.as_ref().and_then(|stopped| stopped.activation);
+                let event = Input::Moved { activation: *activation, to: to.clone() };
+                let mut next = self.plan_change(loaded_run, &event).await?;
+                // A manual move resolves the failure that stopped the run.
+                let failed = loaded_run.ledger.stopped.as_ref().and_then(|stopped| stopped.activation);
                 if failed.is_none_or(|failed| next.ledger.of(failed).is_none()) {
                     next.ledger.stopped = next
                         .change
                         .as_ref()
                         .and_then(|change| change.stopped.clone())
                         .map(|error| Stopped { at: self.host.now(), error, activation: None });
-                    next.ledger.stands_for_another();
+                    next.ledger.stop_for_next_failure();
                 }
                 Ok(next)
             }
         }
     }
 
-    async fn changed(&self, standing: &Standing, event: &Event) -> Result<Move, EngineError> {
-        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, event).await?;
-        match dispatch(standing.definition(), &standing.snapshot, event, &answers, self.host.now())? {
-            Decision::Change(change) => Ok(Move::change(change, standing)),
+    async fn plan_change(&self, loaded_run: &LoadedRun, event: &Input) -> Result<PendingCommit, EngineError> {
+        let answers = self.registry.answer(&loaded_run.workflow, &loaded_run.snapshot, event).await?;
+        match dispatch(loaded_run.definition(), &loaded_run.snapshot, event, &answers, self.host.now())? {
+            Decision::Change(change) => Ok(PendingCommit::change(change, loaded_run)),
             Decision::Act(_) | Decision::Retry { .. } | Decision::Stop(_) => {
-                Err(EngineError::Invalid("a command changes the run or nothing".to_owned()))
+                Err(EngineError::Invalid("the command does not result in a change of the run".to_owned()))
             }
         }
     }
@@ -388,11 +411,11 @@ impl Inner {
         run: RunId,
         version: u64,
         by: &Operator,
-    ) -> Result<Done<RunId>, EngineError> {
+    ) -> Result<Idempotent<RunId>, EngineError> {
         let id = RunId::new(self.host.ids.next());
-        let key = by.once(run, FORK, &json!(version), &id, id);
+        let key = by.idempotency_record(run, FORK, &json!(version), &id, id);
         let tried = self.fork_into(scope, run, version, id, by, key.as_ref()).await;
-        self.unless_done(scope, key.as_ref(), tried.map(|()| id)).await
+        self.or_recorded(scope, key.as_ref(), tried.map(|()| id)).await
     }
 
     async fn fork_into(
@@ -410,39 +433,39 @@ impl Inner {
         let query = HistoryQuery { run, from: version, with_state: true, limit: 1 };
         let row = self.store.history(scope, query).await?.items.into_iter().next();
         let state = row.filter(|row| row.version == version).and_then(|row| row.state).ok_or_else(|| {
-            EngineError::Invalid(format!(
-                "run {run} has no checkpoint of version {version} any more, or not yet"
-            ))
+            EngineError::Invalid(format!("run {run} has no checkpoint of version {version}"))
         })?;
-        let workflow = self.edition_of(scope, &original, &state).await?;
+        let workflow = self.workflow_of_checkpoint(scope, &original, &state).await?;
         let mut was = Snapshot::restore(&workflow.definition, &state)?;
         self.put_lists(scope, run, &mut was).await?;
         let now = self.host.now();
-        let change = branch_off(&workflow.definition, &was, id, now)
-            .map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let change = fork_run(&workflow.definition, &was, id, now);
+        let mut change = change.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        change.entry.actor.clone_from(&by.actor);
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
-        let shadings = self.registry.shadings();
-        let mut standing = Standing { workflow, ..original };
-        standing.snapshot = Arc::new(change.snapshot);
-        standing.ledger = Ledger::default();
-        standing.inbox.clear();
-        standing.suspended = false;
-        standing.head.run = id;
-        standing.parent = None;
-        standing.root = id;
-        let next = self.look(&standing, &Flying::new(), now).await;
+        let shadow_revision = self.shadow_revision();
+        let mut loaded_run = LoadedRun { workflow, ..original };
+        loaded_run.snapshot = Arc::new(change.snapshot);
+        loaded_run.ledger = Ledger::default();
+        loaded_run.inbox.clear();
+        loaded_run.suspended = false;
+        loaded_run.head.run = id;
+        loaded_run.parent = None;
+        loaded_run.root = id;
+        let next = self.plan(&loaded_run, &InFlightActions::new(), now).await;
         let (status, wake) = match &next {
-            Next::Rest(rest) => (rest.status, rest.wake),
+            NextStep::Sleep(rest) => (rest.status, rest.wake),
             _ => (Status::Running, Some(now)),
         };
-        let mut along = Along { documents: self.copied(scope, run, version, id).await?, ..Along::default() };
-        let copied: Vec<_> = along.documents.iter().map(|write| write.key.clone()).collect();
-        let lists = lists::kept(id, None, &standing.snapshot);
-        along.documents.extend(lists.into_iter().filter(|write| !copied.contains(&write.key)));
-        along.create.push(NewRun {
+        let documents = self.copied(scope, run, version, id).await?;
+        let mut extras = CommitExtras { documents, ..CommitExtras::default() };
+        let copied: Vec<_> = extras.documents.iter().map(|write| write.key.clone()).collect();
+        let lists = lists::kept(id, None, &loaded_run.snapshot);
+        extras.documents.extend(lists.into_iter().filter(|write| !copied.contains(&write.key)));
+        extras.create.push(NewRun {
             run: id,
-            workflow: standing.definition().name().clone(),
-            definition: standing.definition().hash(),
+            workflow: loaded_run.definition().name().clone(),
+            definition: loaded_run.definition().hash(),
             version,
             first,
             status,
@@ -450,26 +473,26 @@ impl Inner {
             owner: None,
             parent: None,
             root: id,
-            attempt: standing.ledger.write(),
-            open: open_waits_of(standing.definition(), &standing.snapshot),
-            shadows: self.shadows(&standing.workflow, None, standing.snapshot.context()),
+            ledger: loaded_run.ledger.write(),
+            open: open_waits_of(loaded_run.definition(), &loaded_run.snapshot),
+            shadows: self.new_shadows(scope, &loaded_run).await,
         });
-        along.definitions.push(standing.workflow.clone());
-        along.audit.push(by.audit(run, FORK, &json!({"version": version, "into": id})));
-        along.keys.extend(key.cloned());
-        self.apply(scope, self.commit_of(scope, along, now)).await?;
-        if self.registry.shadings() != shadings {
+        extras.definitions.push(loaded_run.workflow.clone());
+        extras.audit.push(by.audit(run, FORK, &json!({"version": version, "into": id})));
+        extras.keys.extend(key.cloned());
+        self.apply(scope, self.commit_of(scope, extras, now)).await?;
+        if self.shadow_revision() != shadow_revision {
             self.catch_up(scope, vec![id]).await;
         }
-        self.look_at(wake);
+        self.wake_at(wake);
         Ok(())
     }
 
-    /// The edition of the workflow that a checkpoint was made by; a run may have been migrated since.
-    async fn edition_of(
+    /// Returns the workflow version that wrote a checkpoint. The run may have been migrated since.
+    async fn workflow_of_checkpoint(
         &self,
         scope: TenantScope,
-        run: &Standing,
+        run: &LoadedRun,
         state: &[u8],
     ) -> Result<Arc<Workflow>, EngineError> {
         let was: Snapshot = serde_json::from_slice(state)
@@ -482,7 +505,7 @@ impl Inner {
         self.registry.by_hash(scope.tenant(), hash).ok_or_else(unknown)
     }
 
-    /// The documents that were visible at a version, for another run.
+    /// Returns writes that copy the documents visible at a version to another run.
     async fn copied(
         &self,
         scope: TenantScope,
@@ -522,10 +545,10 @@ impl Inner {
         mapping: &Mapping,
         by: &Operator,
         dry: bool,
-    ) -> Result<Done<Migrated>, EngineError> {
+    ) -> Result<Idempotent<Migrated>, EngineError> {
         let asked = json!([version, mapping]);
         let tried = self.migrate_now(scope, run, version, mapping, by, dry).await;
-        self.unless_done(scope, by.once(run, MIGRATE, &asked, &(), run).as_ref(), tried).await
+        self.or_recorded(scope, by.idempotency_record(run, MIGRATE, &asked, &(), run).as_ref(), tried).await
     }
 
     async fn migrate_now(
@@ -537,17 +560,19 @@ impl Inner {
         by: &Operator,
         dry: bool,
     ) -> Result<Migrated, EngineError> {
-        for _ in 0..MAX_TRIES {
-            let standing = self.load(scope, run).await?;
-            refuse_own(standing.definition().name(), run)?;
-            by.check(&standing)?;
-            let to = self.edition(scope, standing.definition().name(), version).await?;
+        for _ in 0..MAX_ATTEMPTS {
+            let loaded_run = self.load(scope, run).await?;
+            refuse_own(loaded_run.definition().name(), run)?;
+            by.check(&loaded_run)?;
+            let to = self.workflow_version(scope, loaded_run.definition().name(), version).await?;
             let now = self.host.now();
-            let change = migrate(standing.definition(), &to.definition, &standing.snapshot, mapping, now)
-                .map_err(|problems: CannotMigrate| EngineError::Invalid(problems.to_string()))?;
+            let mut change =
+                migrate(loaded_run.definition(), &to.definition, &loaded_run.snapshot, mapping, now)
+                    .map_err(|problems: MigrationError| EngineError::Invalid(problems.to_string()))?;
+            change.entry.actor.clone_from(&by.actor);
             let migrated = Migrated {
-                version: standing.snapshot.version(),
-                from: standing.snapshot.current_places(),
+                version: loaded_run.snapshot.version(),
+                from: loaded_run.snapshot.current_places(),
                 to: change.snapshot.current_places(),
                 is_dry: dry,
             };
@@ -555,33 +580,39 @@ impl Inner {
                 return Ok(migrated);
             }
             let stopped = change.stopped.clone();
-            let mut next = Move::change(Box::new(change), &standing);
+            let mut next = PendingCommit::change(Box::new(change), &loaded_run);
+            next.is_command = true;
             if let Some(error) = stopped {
                 next.ledger.stopped = Some(Stopped { at: now, error, activation: None });
             }
-            let detail =
-                json!({"from": standing.definition().hash(), "to": to.definition.hash(), "mapping": mapping});
-            next.along.audit.push(by.audit(run, MIGRATE, &detail));
-            next.along.keys.extend(by.once(run, MIGRATE, &json!([version, mapping]), &migrated, run));
-            next.along.definitions.push(to.clone());
+            let detail = json!({"from": loaded_run.definition().hash(), "to": to.definition.hash(), "mapping": mapping});
+            next.extras.audit.push(by.audit(run, MIGRATE, &detail));
+            next.extras.keys.extend(by.idempotency_record(
+                run,
+                MIGRATE,
+                &json!([version, mapping]),
+                &migrated,
+                run,
+            ));
+            next.extras.definitions.push(to.clone());
             next.repin = Some(to);
-            // What it waits for may be something else: it asks again.
-            next.ledger.asked.clear();
-            // So may be what a worker elsewhere was given: whoever has it is told that it is gone.
-            for tries in next.ledger.tries.iter_mut().filter(|tries| tries.posted.is_some()) {
-                (tries.posted, tries.next, tries.by_hand) = (None, Some(now), true);
+            // The new version may wait for other events, so fetch earlier events again.
+            next.ledger.events_fetched_at.clear();
+            // The task of a remote worker may differ, too. Revoke it; the worker is notified at its next request.
+            for attempts in next.ledger.attempts.iter_mut().filter(|attempts| attempts.queued.is_some()) {
+                (attempts.queued, attempts.next, attempts.manual) = (None, Some(now), true);
             }
-            match self.anyone(scope, &standing, next).await {
+            match self.commit_and_drive(scope, &loaded_run, next).await {
                 Ok(()) => return Ok(migrated),
-                Err(Turnless::Moved) => {}
-                Err(turnless) => return Err(turnless.into()),
+                Err(CommitFailure::Moved) => {}
+                Err(failure) => return Err(failure.into()),
             }
         }
-        Err(EngineError::Contended { run, tries: MAX_TRIES })
+        Err(EngineError::Contended { run, attempts: MAX_ATTEMPTS })
     }
 
-    /// A version of a workflow: one that was published, or one that this program has brought along.
-    async fn edition(
+    /// Returns a version of a workflow, either published in the catalogue or registered by this program.
+    async fn workflow_version(
         &self,
         scope: TenantScope,
         workflow: &Name,
@@ -590,50 +621,50 @@ impl Inner {
         if let Some(published) = self.published_version(scope, workflow, version).await? {
             return Ok(published);
         }
-        self.registry.edition(scope.tenant(), workflow, version).ok_or_else(|| {
+        self.registry.workflow_version(scope.tenant(), workflow, version).ok_or_else(|| {
             EngineError::Invalid(format!("no version {version} of workflow `{workflow}` is registered here"))
         })
     }
 }
 
-/// Runs what has failed again at once; `None` = nothing has.
-fn retry(mut ledger: Ledger, now: stepwell_core::Timestamp) -> Option<Move> {
+/// Retries everything that has failed at once; `None` if nothing has failed.
+fn retry(mut ledger: Ledger, now: stepwell_core::Timestamp) -> Option<PendingCommit> {
     let stopped = ledger.stopped.take();
-    // What is due already may be running.
-    let rests = |tries: &Tries| {
-        tries.failed > 0 && tries.posted.is_none() && tries.next.is_none_or(|next| next > now)
+    // An attempt that is already due may be running.
+    let is_stopped = |attempts: &Attempts| {
+        attempts.failed > 0 && attempts.queued.is_none() && attempts.next.is_none_or(|next| next > now)
     };
-    if stopped.is_none() && !ledger.tries.iter().any(rests) {
+    if stopped.is_none() && !ledger.attempts.iter().any(is_stopped) {
         return None;
     }
-    for tries in ledger.tries.iter_mut().filter(|tries| rests(tries)) {
-        if tries.next.is_none() {
-            ledger.deaths.remove(&tries.activation);
+    for attempts in ledger.attempts.iter_mut().filter(|attempts| is_stopped(attempts)) {
+        if attempts.next.is_none() {
+            ledger.crashes.remove(&attempts.activation);
         }
-        tries.next = Some(now);
-        tries.by_hand = true;
-        tries.retries = 0;
+        attempts.next = Some(now);
+        attempts.manual = true;
+        attempts.retries = 0;
     }
-    Some(Move::note(ledger))
+    Some(PendingCommit::note(ledger))
 }
 
-/// Gives up the signal whose transition failed.
-fn dismiss(mut ledger: Ledger) -> Result<Move, EngineError> {
+/// Discards the signal whose transition failed.
+fn dismiss(mut ledger: Ledger) -> Result<PendingCommit, EngineError> {
     let failed = ledger.stopped.as_ref().and_then(|stopped| stopped.activation);
-    let tries = failed.and_then(|activation| ledger.of(activation)).cloned();
-    let Some(tries) = tries.filter(|tries| matches!(tries.cause, Cause::Signal(_))) else {
+    let attempts = failed.and_then(|activation| ledger.of(activation)).cloned();
+    let Some(attempts) = attempts.filter(|attempts| matches!(attempts.cause, Cause::Signal(_))) else {
         return Err(EngineError::Invalid(
             "only a signal whose transition has failed can be dismissed: retry, move or cancel the run"
                 .to_owned(),
         ));
     };
-    ledger.tries.retain(|other| other.activation != tries.activation);
+    ledger.attempts.retain(|other| other.activation != attempts.activation);
     ledger.stopped = None;
-    ledger.stands_for_another();
-    Ok(Move::note(ledger).taking(tries.message))
+    ledger.stop_for_next_failure();
+    Ok(PendingCommit::note(ledger).consuming(attempts.message))
 }
 
-/// Puts fields into a document; null takes one out (RFC 7386).
+/// Applies a JSON merge patch (RFC 7386).
 fn merge(document: &mut Value, fields: &Value) {
     let Value::Object(fields) = fields else {
         *document = fields.clone();

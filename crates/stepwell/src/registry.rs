@@ -1,4 +1,4 @@
-//! What this process can run: definitions by hash, and actions and guards by name.
+//! The registry of a process: definitions by hash, actions and guards by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use futures_util::future::FutureExt;
 use serde_json::Value;
 use stepwell_core::snapshot::Activation;
-use stepwell_core::spec::{Place, StartOn};
+use stepwell_core::spec::{Place, TriggerKind};
 use stepwell_core::{
-    Answers, DecideError, Definition, DefinitionHash, Event, Name, RunId, Snapshot, questions,
+    Answers, DecideError, Definition, DefinitionHash, Input, Name, RunId, Snapshot, questions,
 };
 use stepwell_store::{StoredDefinition, TenantId};
 
@@ -19,67 +19,73 @@ use crate::actor::Actor;
 use crate::error::EngineError;
 use crate::host::BoxFuture;
 
-/// What names begin with that are the engine's own.
+/// Prefix of names that are reserved for the engine.
 pub const OWN: &str = "stepwell.";
 
-/// A start of one of the engine's own workflows.
+/// Returns the error for a start of one of the engine's own workflows.
 pub(crate) fn reserved_workflow(name: &Name) -> EngineError {
-    let instead = "start a schedule by putting it, and an event by emitting it";
+    let instead = "put a schedule or emit an event instead";
     EngineError::Reserved { what: format!("workflow `{name}`"), instead }
 }
 
-/// Refuses to touch a run of one of the engine's own workflows.
+/// Returns the error for a registered workflow whose name is reserved for the engine.
+pub(crate) fn reserved_name(name: &Name) -> EngineError {
+    let instead = "choose a name that does not begin with `stepwell.`";
+    EngineError::Reserved { what: format!("workflow `{name}`"), instead }
+}
+
+/// Rejects an operation on a run of one of the engine's own workflows.
 pub(crate) fn refuse_own(workflow: &Name, run: RunId) -> Result<(), EngineError> {
     if !workflow.starts_with(OWN) {
         return Ok(());
     }
-    let instead = "put or remove the schedule that it is; an event that it is can be retried";
+    let instead = "put or remove the schedule instead; the run of an event can only be retried";
     Err(EngineError::Reserved { what: format!("run {run} of workflow `{workflow}`"), instead })
 }
 
-/// What a named guard is shown.
+/// The input of a named guard.
 #[derive(Debug, Clone)]
 pub struct GuardInput {
-    /// The run's state.
+    /// The current state of the run.
     pub snapshot: Arc<Snapshot>,
-    /// The activation that would move.
+    /// The activation that the transition would move.
     pub activation: Activation,
-    /// The payload of the event.
+    /// The payload of the signal, timer or other input being decided.
     pub payload: Value,
 }
 
 pub(crate) type BoxGuard = Arc<dyn Fn(GuardInput) -> BoxFuture<bool> + Send + Sync>;
 
-/// A definition this process knows.
+/// A definition that this process knows.
 pub(crate) struct Workflow {
     pub(crate) definition: Definition,
     pub(crate) stored: StoredDefinition,
-    /// It asks guards that are functions.
-    asks: bool,
-    /// It has places that wait for something from outside.
+    /// The definition uses named guards.
+    has_named_guards: bool,
+    /// The definition has signals or places that wait for input from outside.
     pub(crate) has_waits: bool,
-    /// It has places that wait for events.
+    /// The definition has places that wait for events.
     pub(crate) has_events: bool,
-    /// Its shadow columns that have met something they cannot hold.
-    pub(crate) unfit: Box<[AtomicBool]>,
-    /// Who has made it known, if it was not the embedding program itself: what its runs do to the data is theirs to be
-    /// allowed.
+    /// One flag per shadow column: a value of the wrong type has been logged.
+    pub(crate) warned: Box<[AtomicBool]>,
+    /// The publisher; `None` if the embedding program registered it. The publisher's permissions apply to what its
+    /// runs do.
     publisher: OnceLock<Option<Arc<Actor>>>,
-    /// What it needs and this process does not have; found out when first asked.
-    lacks: OnceLock<Lacks>,
+    /// The missing parts, computed on first use.
+    missing_parts: OnceLock<MissingParts>,
 }
 
-/// What a definition needs and a process does not have.
+/// The parts that a definition needs and this process does not have.
 #[derive(Debug, Default)]
-pub(crate) struct Lacks {
-    /// Actions of which nothing is registered, which workers elsewhere may do, each with the edition that is asked for.
+pub(crate) struct MissingParts {
+    /// Actions that are not registered here, each with the requested version. Remote workers may execute them.
     pub(crate) actions: Vec<(Name, Option<u32>)>,
-    /// Something that nobody elsewhere can do.
+    /// Something is missing that remote workers cannot provide: a guard, or another version of a registered action.
     pub(crate) others: bool,
 }
 
-impl Lacks {
-    /// Workers elsewhere may do what this process cannot.
+impl MissingParts {
+    /// Returns true if remote workers may provide everything that is missing.
     pub(crate) fn only_actions(&self) -> bool {
         !self.others && !self.actions.is_empty()
     }
@@ -87,23 +93,23 @@ impl Lacks {
 
 impl Workflow {
     fn new(definition: Definition) -> Self {
-        let stored = kept_by(&definition, None);
-        let asks = !definition.named_guards().is_empty();
+        let stored = stored_definition(&definition, None);
+        let has_named_guards = !definition.named_guards().is_empty();
         let spec = definition.spec();
         let waits = |place: &Place| matches!(place, Place::Wait(_));
         let has_waits = !spec.signals.is_empty() || spec.places.values().any(waits);
         let has_events =
             spec.places.values().any(|place| matches!(place, Place::Wait(wait) if wait.event.is_some()));
-        let unfit = definition.shadows().iter().map(|_| AtomicBool::new(false)).collect();
+        let warned = definition.shadows().iter().map(|_| AtomicBool::new(false)).collect();
         Workflow {
             definition,
             stored,
-            asks,
+            has_named_guards,
             has_waits,
             has_events,
-            unfit,
+            warned,
             publisher: OnceLock::new(),
-            lacks: OnceLock::new(),
+            missing_parts: OnceLock::new(),
         }
     }
 
@@ -111,27 +117,26 @@ impl Workflow {
         self.publisher.get()?.as_deref()
     }
 
-    /// The definition as it is kept, with who has made it known.
+    /// Returns the definition as stored, with its publisher.
     pub(crate) fn kept(&self) -> StoredDefinition {
         StoredDefinition { publisher: written(self.publisher()), ..self.stored.clone() }
     }
 
-    /// It was made known in another process, by whoever is on record with it; nothing is allowed to somebody who cannot be
-    /// read.
-    pub(crate) fn published_elsewhere(&self, publisher: Option<&str>) {
+    /// Sets the publisher that the store has recorded. An unreadable publisher gets no permissions.
+    pub(crate) fn set_stored_publisher(&self, publisher: Option<&str>) {
         let unreadable = || Actor::new("unreadable", []);
         let actor = publisher.map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable()));
-        self.published_by(actor.map(Arc::new));
+        self.set_publisher(actor.map(Arc::new));
     }
 
-    /// Whoever made it known first has.
-    pub(crate) fn published_by(&self, actor: Option<Arc<Actor>>) {
+    /// Sets the publisher, unless one is already set.
+    pub(crate) fn set_publisher(&self, actor: Option<Arc<Actor>>) {
         let _ = self.publisher.set(actor);
     }
 }
 
-/// A definition as it is kept, made known by somebody.
-pub(crate) fn kept_by(definition: &Definition, publisher: Option<&Actor>) -> StoredDefinition {
+/// Returns a definition in its stored form, with this publisher.
+pub(crate) fn stored_definition(definition: &Definition, publisher: Option<&Actor>) -> StoredDefinition {
     StoredDefinition {
         hash: definition.hash(),
         workflow: definition.name().clone(),
@@ -145,44 +150,45 @@ fn written(publisher: Option<&Actor>) -> Option<String> {
     publisher.map(|actor| serde_json::to_string(actor).expect("an actor is plain data"))
 }
 
-/// What somebody said who panicked.
+/// Returns the message of a panic.
 pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
-/// What a tenant's runs are pinned to.
+/// The definitions that one tenant's runs are pinned to.
 type Learned = BTreeMap<DefinitionHash, Arc<Workflow>>;
 
-/// Definitions, actions and guards.
+/// The definitions, actions and guards of a process.
 #[derive(Default)]
 pub(crate) struct Registry {
-    /// Those that this program brings along, for all tenants.
+    /// Definitions registered by this program, for all tenants.
     workflows: RwLock<BTreeMap<DefinitionHash, Arc<Workflow>>>,
-    /// Those that were learned from the store, each for the tenant whose it is: who has made it known there is told with it.
+    /// Definitions loaded from the store, by tenant. Each tenant has a separate entry, because the publisher may
+    /// differ.
     learned: RwLock<BTreeMap<TenantId, Learned>>,
-    /// The edition that a start by name gets.
+    /// The version that a start by name uses.
     newest: RwLock<BTreeMap<Name, DefinitionHash>>,
-    /// Some definition has shadow columns.
+    /// At least one definition has shadow columns.
     has_shadows: AtomicBool,
-    /// How often other shadow columns may have been declared.
-    shadings: AtomicU64,
+    /// Incremented whenever the declared shadow columns may have changed.
+    shadow_revision: AtomicU64,
     pub(crate) actions: BTreeMap<Name, BoxAction>,
     pub(crate) guards: BTreeMap<Name, BoxGuard>,
-    /// Where secrets come from.
+    /// The source of secrets.
     pub(crate) secrets: Option<Arc<dyn crate::secrets::Secrets>>,
-    /// Where in the inputs of actions only lists are taken.
+    /// JSON pointers to input fields that must be lists, by action.
     pub(crate) lists: BTreeMap<Name, Vec<String>>,
-    /// What is to be said of actions.
+    /// Descriptions of registered actions.
     pub(crate) described: BTreeMap<Name, ActionInfo>,
-    /// Where in the input of an action secrets may stand.
+    /// JSON pointers to input fields where secrets are allowed, by action.
     pub(crate) secret_fields: BTreeMap<Name, Vec<String>>,
-    /// Names of events that this process has described.
+    /// Event types described by this program.
     pub(crate) events: BTreeMap<Name, crate::events::EventType>,
 }
 
 impl Registry {
-    /// Makes a definition known; starts by its name get it unless a higher version is known.
+    /// Registers a definition. Starts by name use it unless a higher version is registered.
     pub(crate) fn add(&self, definition: Definition) -> Arc<Workflow> {
         if !definition.shadows().is_empty() {
             self.has_shadows.store(true, Ordering::Relaxed);
@@ -195,138 +201,158 @@ impl Registry {
         let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
         let older = newest
             .get(definition.name())
-            .and_then(|hash| self.brought(*hash))
+            .and_then(|hash| self.registered(*hash))
             .is_none_or(|known| known.definition.version() <= definition.version());
         if older {
             newest.insert(definition.name().clone(), definition.hash());
         }
         drop(newest);
-        self.shadings.fetch_add(1, Ordering::Release);
+        self.shadow_revision.fetch_add(1, Ordering::Release);
         workflow
     }
 
-    /// Makes a definition known for a tenant's runs that are pinned to it, and for new ones only if the tenant's catalogue
-    /// says so.
+    /// Adds a definition for the runs of a tenant that are pinned to it. New runs use it only if the tenant's
+    /// catalogue selects it.
     pub(crate) fn learn(&self, tenant: TenantId, definition: Definition) -> Arc<Workflow> {
         if !definition.shadows().is_empty() {
             self.has_shadows.store(true, Ordering::Relaxed);
         }
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         let entry = learned.entry(tenant).or_default().entry(definition.hash());
-        entry.or_insert_with(|| Arc::new(Workflow::new(definition))).clone()
+        entry
+            .or_insert_with(|| {
+                if !definition.shadows().is_empty() {
+                    self.shadow_revision.fetch_add(1, Ordering::Release);
+                }
+                Arc::new(Workflow::new(definition))
+            })
+            .clone()
     }
 
-    /// A definition that is known of any tenant: what has the same hash is the same, and need not be built again.
+    /// Returns a definition that was loaded for any tenant. Definitions with the same hash are equal and need not be
+    /// built again.
     pub(crate) fn built(&self, hash: DefinitionHash) -> Option<Definition> {
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
         learned.values().find_map(|known| known.get(&hash)).map(|workflow| workflow.definition.clone())
     }
 
-    /// Another number than before: other shadow columns may have been declared since.
-    pub(crate) fn shadings(&self) -> u64 {
-        self.shadings.load(Ordering::Acquire)
+    /// Returns a counter that changes whenever the declared shadow columns may have changed.
+    pub(crate) fn shadow_revision(&self) -> u64 {
+        self.shadow_revision.load(Ordering::Acquire)
     }
 
-    /// What a tenant's run with this hash is pinned to.
+    /// Returns true if at least one definition that this process knows has shadow columns.
+    pub(crate) fn has_shadows(&self) -> bool {
+        self.has_shadows.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if this program has registered the definition with this hash.
+    pub(crate) fn is_registered(&self, hash: DefinitionHash) -> bool {
+        self.registered(hash).is_some()
+    }
+
+    /// Returns the definition with this hash, as visible to a tenant's runs.
     pub(crate) fn by_hash(&self, tenant: TenantId, hash: DefinitionHash) -> Option<Arc<Workflow>> {
-        self.brought(hash).or_else(|| {
+        self.registered(hash).or_else(|| {
             let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
             learned.get(&tenant)?.get(&hash).cloned()
         })
     }
 
-    /// One that this program has brought along.
-    fn brought(&self, hash: DefinitionHash) -> Option<Arc<Workflow>> {
+    /// Returns a definition registered by this program.
+    fn registered(&self, hash: DefinitionHash) -> Option<Arc<Workflow>> {
         self.workflows.read().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
     }
 
-    /// What a start by name gets where the tenant's catalogue says nothing of that name.
+    /// Returns the definition for a start by name, if the tenant's catalogue does not contain the name.
     pub(crate) fn by_name(&self, name: &str) -> Option<Arc<Workflow>> {
         let hash = *self.newest.read().unwrap_or_else(PoisonError::into_inner).get(name)?;
-        self.brought(hash)
+        self.registered(hash)
     }
 
-    /// The edition that says what shadow columns a run has: the one that new runs get, unless its own is higher. `None` if
-    /// there are no columns.
-    pub(crate) fn shading(&self, own: &Arc<Workflow>) -> Option<Arc<Workflow>> {
-        if !self.has_shadows.load(Ordering::Relaxed) {
-            return None;
-        }
-        Some(self.declaring(own)).filter(|known| !known.definition.shadows().is_empty())
-    }
-
-    /// The same, also if there are none.
+    /// Returns the version that declares the shadow columns of a run, if the tenant's catalogue does not contain the
+    /// workflow: the version for new runs, unless the run's own is higher.
     pub(crate) fn declaring(&self, own: &Arc<Workflow>) -> Arc<Workflow> {
         let newest = self.by_name(own.definition.name());
         let newest = newest.filter(|newest| newest.definition.version() >= own.definition.version());
         newest.unwrap_or_else(|| own.clone())
     }
 
-    /// The edition of a tenant's workflow with this number.
-    pub(crate) fn edition(&self, tenant: TenantId, name: &Name, version: u32) -> Option<Arc<Workflow>> {
+    /// Returns a version of a tenant's workflow.
+    pub(crate) fn workflow_version(
+        &self,
+        tenant: TenantId,
+        name: &Name,
+        version: u32,
+    ) -> Option<Arc<Workflow>> {
         let is_it =
             |known: &Arc<Workflow>| known.definition.name() == name && known.definition.version() == version;
         self.of(tenant).into_iter().find(is_it)
     }
 
-    /// Everything that a tenant's runs may be pinned to, as far as it is known here.
+    /// Returns all known definitions that a tenant's runs may be pinned to.
     pub(crate) fn of(&self, tenant: TenantId) -> Vec<Arc<Workflow>> {
         let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
         let learned = learned.get(&tenant).into_iter().flat_map(Learned::values);
-        // What is learned and brought along is one.
+        // A definition may be both loaded and registered: return it once.
         let learned = learned.filter(|known| !workflows.contains_key(&known.definition.hash()));
         workflows.values().chain(learned).cloned().collect()
     }
 
-    /// The workflows that can be started by name, but for the engine's own.
+    /// Returns the names of the workflows that can be started, without the engine's own.
     pub(crate) fn names(&self) -> Vec<Name> {
         let newest = self.newest.read().unwrap_or_else(PoisonError::into_inner);
         newest.keys().filter(|name| !name.starts_with(OWN)).cloned().collect()
     }
 
-    /// The editions that new runs get of workflows that this program brings along and that something starts by itself.
+    /// Returns the newest versions of the workflows registered by this program that have triggers.
     pub(crate) fn triggered(&self) -> Vec<Arc<Workflow>> {
         let newest: Vec<_> =
             self.newest.read().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
-        let known = newest.into_iter().filter_map(|hash| self.brought(hash));
-        known.filter(|workflow| !workflow.definition.starters().is_empty()).collect()
+        let known = newest.into_iter().filter_map(|hash| self.registered(hash));
+        known.filter(|workflow| !workflow.definition.triggers().is_empty()).collect()
     }
 
-    /// A workflow that this program brings along is started by the clock.
+    /// Returns true if a workflow registered by this program has a schedule trigger.
     pub(crate) fn has_schedules(&self) -> bool {
         let by_clock = |workflow: &Arc<Workflow>| {
-            workflow.definition.starters().iter().any(|starter| matches!(starter.on, StartOn::Schedule(_)))
+            workflow
+                .definition
+                .triggers()
+                .iter()
+                .any(|trigger| matches!(trigger.on, TriggerKind::Schedule(_)))
         };
         self.triggered().iter().any(by_clock)
     }
 
-    /// Where in the input of an action secrets may stand.
+    /// Returns the JSON pointers where secrets are allowed in the input of an action.
     pub(crate) fn secret_fields(&self, action: &Name) -> &[String] {
         let said = self.secret_fields.get(action).map(Vec::as_slice);
         let described = || self.described.get(action).map(|info| info.secret_fields.as_slice());
         said.or_else(described).unwrap_or_default()
     }
 
-    /// What a workflow needs and this process does not have.
-    pub(crate) fn lacks<'a>(&self, workflow: &'a Workflow) -> &'a Lacks {
-        workflow.lacks.get_or_init(|| self.lacking(&workflow.definition))
+    /// Returns the parts that a workflow needs and this process does not have.
+    pub(crate) fn missing_parts<'a>(&self, workflow: &'a Workflow) -> &'a MissingParts {
+        workflow.missing_parts.get_or_init(|| self.find_missing_parts(&workflow.definition))
     }
 
-    fn lacking(&self, definition: &Definition) -> Lacks {
+    fn find_missing_parts(&self, definition: &Definition) -> MissingParts {
         let calls = definition.spec().transitions.iter().filter_map(|transition| transition.action.as_ref());
         let is_own = definition.name().starts_with(OWN);
-        // The engine's own actions do only what its own workflows ask for.
+        // Only the engine's own workflows may call the engine's own actions.
         let is_known = |name: &Name| self.actions.contains_key(name) && (is_own || !name.starts_with(OWN));
         let unknown = calls.filter(|call| !is_known(&call.name));
         let mut actions: Vec<_> = unknown.map(|call| (call.name.clone(), call.version)).collect();
         actions.sort();
         actions.dedup();
         let has_guards = definition.named_guards().into_iter().all(|name| self.guards.contains_key(name));
-        Lacks { actions, others: !has_guards || !self.other_editions(definition).is_empty() }
+        MissingParts { actions, others: !has_guards || !self.other_versions(definition).is_empty() }
     }
 
-    /// What is known to be wrong with the calls of a definition that was written as a document.
+    /// Returns the known problems in the calls and triggers of a definition, as one text. Calls are checked only for
+    /// workflow documents.
     pub(crate) fn miscalls(&self, definition: &Definition) -> Option<String> {
         let triggers = crate::schedule::check_triggers(definition);
         if !triggers.is_empty() {
@@ -335,13 +361,13 @@ impl Registry {
         }
         definition.spec().document.as_ref()?;
         let known: Vec<_> = self.described.values().cloned().collect();
-        let wrong = crate::fit::check_calls(definition, &known);
+        let wrong = crate::call_check::check_calls(definition, &known);
         let mut wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
         wrong.extend(self.misplaced_secrets(definition));
         (!wrong.is_empty()).then(|| format!("workflow `{}`: {}", definition.name(), wrong.join("; ")))
     }
 
-    /// Secrets that stand where an action of this program's does not take them, as far as it does not describe itself.
+    /// Returns secrets at places where an action does not allow them. Covers registered actions without a description.
     fn misplaced_secrets(&self, definition: &Definition) -> Vec<String> {
         let mut wrong = Vec::new();
         for transition in &definition.spec().transitions {
@@ -359,43 +385,45 @@ impl Registry {
         wrong
     }
 
-    /// What a definition needs and neither this process has nor workers elsewhere do.
+    /// Returns the parts that a definition needs and that neither this process nor a remote worker provides.
     pub(crate) fn missing(
         &self,
         definition: &Definition,
         is_elsewhere: impl Fn(&Name, Option<u32>) -> bool,
     ) -> Vec<String> {
-        let actions = self.lacking(definition).actions.into_iter();
+        let actions = self.find_missing_parts(definition).actions.into_iter();
         let actions = actions.filter(|(name, version)| !is_elsewhere(name, *version));
         let mut actions: Vec<_> = actions.map(|(name, _)| format!("action `{name}`")).collect();
         actions.dedup();
         let guards = definition.named_guards().into_iter().filter(|name| !self.guards.contains_key(*name));
-        let others = self.other_editions(definition);
+        let others = self.other_versions(definition);
         actions.into_iter().chain(others).chain(guards.map(|name| format!("guard `{name}`"))).collect()
     }
 
-    /// The actions of which a definition needs another edition than this process has.
-    fn other_editions(&self, definition: &Definition) -> BTreeSet<String> {
+    /// Returns the registered actions of which a definition needs another version.
+    fn other_versions(&self, definition: &Definition) -> BTreeSet<String> {
         let calls = definition.spec().transitions.iter().filter_map(|transition| transition.action.as_ref());
         calls
             .filter_map(|call| {
                 let wanted = call.version?;
                 let has = self.described.get(&call.name).map_or(1, |info| info.version);
                 let other = self.actions.contains_key(&call.name) && has != wanted;
-                other.then(|| format!("action `{}` in version {wanted} (there is version {has})", call.name))
+                other.then(|| {
+                    format!("action `{}` in version {wanted} (version {has} is registered)", call.name)
+                })
             })
             .collect()
     }
 
-    /// Asks the named guards that deciding this event needs.
+    /// Evaluates the named guards that the decision on this input needs.
     pub(crate) async fn answer(
         &self,
         workflow: &Workflow,
         snapshot: &Arc<Snapshot>,
-        event: &Event,
+        event: &Input,
     ) -> Result<Answers, DecideError> {
         let mut answers = Answers::none();
-        if !workflow.asks {
+        if !workflow.has_named_guards {
             return Ok(answers);
         }
         for question in questions(&workflow.definition, snapshot, event) {

@@ -1,75 +1,77 @@
-//! Cron schedules. A schedule is itself a durable run: it sleeps until its next firing, starts the workflow and plans
-//! the next, in one commit. So a firing happens once, whoever's process dies, and there is nothing else to keep.
+//! Cron schedules. A schedule is a durable run: it sleeps until its next firing, starts the workflow and plans the
+//! next firing, in one commit. A firing therefore happens exactly once even if processes crash, and no other state is
+//! needed.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepwell_core::document::Problem;
-use stepwell_core::spec::{OnSchedule, StartOn, Starter, Transition, Trigger};
-use stepwell_core::{Definition, Document, Name, RunId, Spec, Timestamp};
-use stepwell_store::{Page, Record, RecordQuery, RunQuery, Status, TenantScope};
+use stepwell_core::document::SourceProblem;
+use stepwell_core::spec::{OnSchedule, Transition, TransitionTrigger, Trigger, TriggerKind};
+use stepwell_core::{Definition, Name, RunId, Spec, Timestamp, WorkflowSource};
+use stepwell_store::{Page, Record, RecordQuery, RunQuery, Status, StoreError, TenantScope};
 
 use crate::action::ActionError;
 use crate::actor::Permission;
-use crate::cron::{Cron, CronError, Missed, Overlap};
+use crate::cron::{Cron, CronError, MissedFirings, Overlap};
 use crate::cx::Cx;
 use crate::engine::{Builder, Engine, Inner};
 use crate::error::EngineError;
+use crate::loaded_run::LoadedRun;
+use crate::operate::Operator;
 use crate::signal::Signal;
-use crate::standing::Standing;
 use crate::start::{OWN_START, Start, no_input, run_of};
 
-/// The workflow that schedules are runs of. Names that begin with `stepwell.` are the engine's.
+/// The workflow of schedules. Names with the prefix `stepwell.` are reserved for the engine.
 pub const WORKFLOW: &str = "stepwell.schedule";
 const FIRE: &str = "stepwell.schedule.fire";
 const PLAN: &str = "stepwell.schedule.plan";
-/// A firing this late is not a missed one.
+/// Maximum delay, in milliseconds, of a firing that does not count as missed.
 const GRACE_MS: u64 = 60_000;
-/// Firings that are made up for in one commit.
+/// Maximum number of firings in one commit.
 const FIRED_AT_ONCE: usize = 100;
-/// Schedules that are read at a time.
+/// Number of schedules per page.
 const READ_AT_ONCE: u32 = 200;
 
-/// When a workflow is started by itself, and with what.
+/// A cron schedule that starts a workflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Schedule {
-    /// The schedule's name.
+    /// Unique name within the tenant.
     pub name: String,
-    /// Five fields, or six with seconds.
+    /// Cron pattern with five fields, or six with seconds.
     pub cron: String,
-    /// The time zone in which the fields are read.
+    /// IANA time zone of the pattern. Default: `UTC`.
     #[serde(default = "utc")]
     pub time_zone: String,
-    /// The workflow it starts.
+    /// The workflow to start.
     pub workflow: Name,
-    /// What each run begins with; an empty object if nothing is named.
+    /// Input of each run. Default: an empty object.
     #[serde(default = "no_input")]
     pub input: Value,
-    /// What happens to firings that were missed.
+    /// Policy for missed firings. Default: once.
     #[serde(default)]
-    pub missed: Missed,
-    /// What happens while the last run is still going.
+    pub missed: MissedFirings,
+    /// Policy while the previous run is still active. Default: start another run.
     #[serde(default)]
     pub overlap: Overlap,
-    /// The trigger that it comes from, if nobody has put it by hand.
+    /// The trigger that defines the schedule; `None` if it was created by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<PlannedBy>,
 }
 
-/// The trigger that a schedule comes from.
+/// The trigger that defines a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlannedBy {
-    /// The trigger of the schedule's workflow.
+    /// Id of the trigger in the schedule's workflow.
     pub trigger: Name,
-    /// The edition of the workflow.
+    /// Version of the workflow that contains it.
     pub version: u32,
 }
 
 impl Schedule {
-    /// A schedule in UTC.
+    /// Creates a schedule in UTC.
     pub fn new(name: impl Into<String>, cron: impl Into<String>, workflow: impl Into<Name>) -> Self {
         Schedule {
             name: name.into(),
@@ -77,34 +79,34 @@ impl Schedule {
             time_zone: utc(),
             workflow: workflow.into(),
             input: no_input(),
-            missed: Missed::default(),
+            missed: MissedFirings::default(),
             overlap: Overlap::default(),
             by: None,
         }
     }
 
-    /// The time zone in which its fields are read.
+    /// Sets the IANA time zone of the pattern.
     #[must_use]
     pub fn time_zone(mut self, time_zone: impl Into<String>) -> Self {
         self.time_zone = time_zone.into();
         self
     }
 
-    /// What each run begins with.
+    /// Sets the input of each run.
     #[must_use]
     pub fn input(mut self, input: Value) -> Self {
         self.input = input;
         self
     }
 
-    /// What happens to firings that were missed.
+    /// Sets the policy for missed firings.
     #[must_use]
-    pub fn missed(mut self, missed: Missed) -> Self {
+    pub fn missed(mut self, missed: MissedFirings) -> Self {
         self.missed = missed;
         self
     }
 
-    /// What happens while the last run is still going.
+    /// Sets the policy for a firing while the previous run is still active.
     #[must_use]
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.overlap = overlap;
@@ -116,27 +118,26 @@ impl Schedule {
     }
 }
 
-/// A schedule as it stands.
+/// The current state of a schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Scheduled {
-    /// The schedule.
     pub schedule: Schedule,
-    /// When it fires next.
+    /// Time of the next firing.
     pub next: Timestamp,
-    /// It does not fire until it is put again.
+    /// The schedule is switched off and does not fire until it is put again.
     #[serde(default)]
     pub is_off: bool,
-    /// How often it has fired.
+    /// Number of runs started so far.
     #[serde(default)]
     pub fired: u64,
-    /// Firings that did not start a run, because the last one was still going or none could be started.
+    /// Number of firings without a run, because the previous run was still active or no run could be started.
     #[serde(default)]
     pub skipped: u64,
-    /// The run it started last.
+    /// The last run that was started.
     #[serde(default)]
     pub last_run: Option<RunId>,
-    /// Why the last firing could not start a run.
+    /// The reason why the last firing could not start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
@@ -151,7 +152,8 @@ pub struct PlacedSchedule {
 }
 
 impl Scheduled {
-    /// The next firing after `put` replaces this schedule. A firing that is due is kept unless the times change.
+    /// Returns the next firing after `put` replaces this schedule. A due firing is kept unless the pattern or time
+    /// zone changes.
     fn next_if_replaced(&self, put: &Scheduled) -> Timestamp {
         let times = |schedule: &Schedule| (schedule.cron.clone(), schedule.time_zone.clone());
         if !self.is_off && times(&self.schedule) == times(&put.schedule) { self.next } else { put.next }
@@ -159,36 +161,40 @@ impl Scheduled {
 }
 
 impl Engine {
-    /// Creates a schedule, or replaces the one that has this name. Returns the run behind it and its next firing.
-    /// Refused if a trigger has made that one.
+    /// Creates a schedule, or replaces the one with this name. Returns the run behind it and its next firing. Fails if
+    /// a trigger defines the existing schedule. An existing schedule that cannot be read is deleted first.
     pub async fn put_schedule(&self, schedule: Schedule) -> Result<PlacedSchedule, EngineError> {
         self.permit(Permission::Publish)?;
-        self.inner.by_hand(self.scope, &schedule.name).await?;
-        self.inner.put_schedule(self.scope, schedule).await
+        self.inner.manual(self.scope, &schedule.name).await?;
+        self.inner.put_schedule(self.scope, schedule, self.actor_id()).await
     }
 
-    /// Switches a schedule off: it does not fire until it is put again. Refused if a trigger has made it.
+    /// Switches a schedule off until it is put again. Fails if a trigger defines it. Deletes the run behind a schedule
+    /// that cannot be read.
     pub async fn remove_schedule(&self, name: &str) -> Result<(), EngineError> {
         self.permit(Permission::Publish)?;
-        self.inner.by_hand(self.scope, name).await?;
-        self.inner.remove_schedule(self.scope, name).await
+        self.inner.manual(self.scope, name).await?;
+        self.inner.remove_schedule(self.scope, name, self.actor_id()).await
     }
 
-    /// A schedule as it stands.
+    /// Returns the current state of a schedule; `None` if it does not exist.
     pub async fn schedule(&self, name: &str) -> Result<Option<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
         let Some(run) = self.inner.schedule_run(self.scope, name).await? else { return Ok(None) };
-        scheduled(&self.inner.load(self.scope, run).await?).map(Some)
+        match self.inner.load(self.scope, run).await {
+            Err(EngineError::NoRun(_)) => Ok(None),
+            loaded => scheduled(&loaded?).map(Some),
+        }
     }
 
-    /// All schedules, those that are off too, newest first.
+    /// Returns all schedules, including those that are switched off, newest first.
     pub async fn schedules(&self) -> Result<Vec<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
         let all = self.inner.schedules(self.scope).await?;
         Ok(all.into_iter().map(|(schedule, _)| schedule).collect())
     }
 
-    /// A part of the schedules, newest first.
+    /// Returns one page of the schedules, newest first.
     pub async fn schedules_page(
         &self,
         limit: u32,
@@ -205,6 +211,7 @@ impl Inner {
         self: &Arc<Self>,
         scope: TenantScope,
         schedule: Schedule,
+        by: Option<String>,
     ) -> Result<PlacedSchedule, EngineError> {
         let wrong = |error: &dyn std::fmt::Display| {
             EngineError::Invalid(format!("schedule `{}`: {error}", schedule.name))
@@ -214,8 +221,9 @@ impl Inner {
         }
         let cron = schedule.parsed().map_err(|error| wrong(&error))?;
         match self.workflow(scope, &schedule.workflow).await {
-            // It may be made startable before the schedule fires, or after it has in vain.
-            Ok(_) | Err(EngineError::Inactive { .. }) => {}
+            // The workflow may be activated later. Until then firings are skipped.
+            Ok(workflow) => self.refuse_flow(&workflow)?,
+            Err(EngineError::Inactive { .. }) => {}
             Err(error) => return Err(wrong(&error)),
         }
         let next = cron.next_after(self.host.now()).unwrap_or(Timestamp::MAX);
@@ -229,8 +237,10 @@ impl Inner {
             last_error: None,
         };
         let name = planned.schedule.name.clone();
-        if let Some(run) = self.schedule_run(scope, &name).await? {
-            return self.replace_schedule(scope, run, &planned).await;
+        if let Some(run) = self.schedule_run(scope, &name).await?
+            && let Some(placed) = self.replace_schedule(scope, run, &planned, by).await?
+        {
+            return Ok(placed);
         }
         let start = Start::own(WORKFLOW, key(&name)).input(&planned);
         match self.start(scope, &start, None).await {
@@ -238,50 +248,73 @@ impl Inner {
             // Another request has created it at the same time.
             Err(EngineError::KeyReused { .. }) => {
                 let run = self.schedule_run(scope, &name).await?;
-                let run =
-                    run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
-                self.replace_schedule(scope, run, &planned).await
+                let placed = match run {
+                    Some(run) => self.replace_schedule(scope, run, &planned, None).await?,
+                    None => None,
+                };
+                placed.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` is gone: retry")))
             }
             Err(error) => Err(error),
         }
     }
 
+    /// Replaces the schedule behind a run. An unreadable one is deleted instead: then the result is `None`.
     async fn replace_schedule(
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
         planned: &Scheduled,
-    ) -> Result<PlacedSchedule, EngineError> {
-        let next = match self.load(scope, run).await.and_then(|standing| scheduled(&standing)) {
-            Ok(known) => known.next_if_replaced(planned),
-            // The new schedule replaces a state that cannot be read.
-            Err(_) => planned.next,
-        };
-        self.signal(scope, run, &Signal::own("PUT").with(planned)).await?;
-        Ok(PlacedSchedule { run, next })
+        by: Option<String>,
+    ) -> Result<Option<PlacedSchedule>, EngineError> {
+        match self.load(scope, run).await.and_then(|loaded_run| scheduled(&loaded_run)) {
+            Ok(known) => {
+                self.signal(scope, run, &Signal::own("PUT").with(planned)).await?;
+                Ok(Some(PlacedSchedule { run, next: known.next_if_replaced(planned) }))
+            }
+            Err(error) => {
+                self.delete_unreadable(scope, run, &Operator { actor: by, ..Operator::default() }, error)
+                    .await?;
+                Ok(None)
+            }
+        }
     }
 
-    async fn remove_schedule(self: &Arc<Self>, scope: TenantScope, name: &str) -> Result<(), EngineError> {
+    async fn remove_schedule(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        name: &str,
+        by: Option<String>,
+    ) -> Result<(), EngineError> {
         let run = self.schedule_run(scope, name).await?;
         let run = run.ok_or_else(|| EngineError::NoSchedule(name.to_owned()))?;
-        self.signal(scope, run, &Signal::own("OFF")).await?;
-        Ok(())
+        match self.load(scope, run).await.and_then(|loaded_run| scheduled(&loaded_run)) {
+            Ok(_) => self.signal(scope, run, &Signal::own("OFF")).await.map(drop),
+            Err(error) => {
+                let by = Operator { actor: by, ..Operator::default() };
+                self.delete_unreadable(scope, run, &by, error).await
+            }
+        }
     }
 
-    /// Refuses what is a trigger's: it would soon be again what that says.
-    async fn by_hand(&self, scope: TenantScope, name: &str) -> Result<(), EngineError> {
+    /// Rejects a manual change of a schedule that a trigger defines, because the trigger would soon restore it. An
+    /// unreadable schedule can be changed.
+    async fn manual(&self, scope: TenantScope, name: &str) -> Result<(), EngineError> {
         let Some(run) = self.schedule_run(scope, name).await? else { return Ok(()) };
-        let known = scheduled(&self.load(scope, run).await?)?;
+        let known = match self.load(scope, run).await.and_then(|loaded_run| scheduled(&loaded_run)) {
+            Ok(known) => known,
+            Err(EngineError::NoRun(_)) => return Ok(()),
+            Err(error) => return error.bad_row(run).map(drop),
+        };
         let (off, workflow) = (known.is_off, known.schedule.workflow);
         match known.schedule.by.filter(|_| !off) {
             Some(PlannedBy { trigger, .. }) => {
-                Err(EngineError::Planned { name: name.to_owned(), workflow, trigger })
+                Err(EngineError::ManagedByTrigger { name: name.to_owned(), workflow, trigger })
             }
             None => Ok(()),
         }
     }
 
-    /// All schedules, each with whether nothing is on its way to it that changes it.
+    /// Returns all schedules. The flag is true if no message that changes the schedule is pending.
     async fn schedules(&self, scope: TenantScope) -> Result<Vec<(Scheduled, bool)>, EngineError> {
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
@@ -304,71 +337,108 @@ impl Inner {
         let mut page = self.store.runs(scope, query).await?;
         let mut items = Vec::new();
         for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
-            let read = self.load(scope, summary.run).await.and_then(|standing| {
-                let is_settled = standing.inbox.is_empty() && standing.ledger.tries.is_empty();
-                Ok((scheduled(&standing)?, is_settled))
+            let read = self.load(scope, summary.run).await.and_then(|loaded_run| {
+                let is_settled = loaded_run.inbox.is_empty() && loaded_run.ledger.attempts.is_empty();
+                Ok((scheduled(&loaded_run)?, is_settled))
             });
             match read {
                 Ok(schedule) => items.push(schedule),
+                // It was deleted after it was listed.
+                Err(EngineError::NoRun(_)) => {}
                 Err(error) => page.bad.push(error.bad_row(summary.run)?),
             }
         }
         Ok(page.over(|_| items))
     }
 
-    /// The run that is a schedule, if there is one.
+    /// Returns the run behind a schedule. If the record of its name is unreadable, searches all schedules.
     async fn schedule_run(&self, scope: TenantScope, name: &str) -> Result<Option<RunId>, EngineError> {
         let query =
             RecordQuery::Key { operation: OWN_START.to_owned(), key: key(name), now: self.host.now() };
-        let known = self.store.records(scope, query).await?.items.into_iter().next();
+        let known = match self.store.records(scope, query).await {
+            Err(StoreError::Bad(row)) => {
+                tracing::error!(tenant = %scope.tenant(), %row, "the record of a schedule's name is unreadable");
+                return self.listed_schedule(scope, name).await;
+            }
+            known => known?.items.into_iter().next(),
+        };
         let Some(Record::Key(record)) = known else { return Ok(None) };
         run_of(record.answer.as_ref()).map(Some)
     }
 
-    /// Makes the tenant's schedules what the triggers of its workflows say. It changes nothing if they are; it is asked for
-    /// whenever a workflow is activated or put away, and now and then, because a process may die in between.
+    /// Searches all schedules for the one with this name.
+    async fn listed_schedule(&self, scope: TenantScope, name: &str) -> Result<Option<RunId>, EngineError> {
+        let mut cursor = None;
+        loop {
+            let query = RunQuery {
+                workflow: Some(WORKFLOW.into()),
+                limit: READ_AT_ONCE,
+                cursor,
+                ..RunQuery::default()
+            };
+            let page = self.store.runs(scope, query).await?;
+            for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
+                let read = self.load(scope, summary.run).await;
+                let read = read.and_then(|loaded_run| scheduled(&loaded_run));
+                if read.is_ok_and(|known| known.schedule.name == name) {
+                    return Ok(Some(summary.run));
+                }
+            }
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Updates the tenant's schedules from the triggers of its workflows. Changes nothing if they already match.
+    /// Called whenever a workflow is activated or archived, and periodically, because a process may crash in between.
     pub(crate) async fn plan_triggers(self: &Arc<Self>, scope: TenantScope) -> Result<(), EngineError> {
         if !self.options.plans_triggers {
             return Ok(());
         }
-        // Schedules are read first: whoever has put one has activated its workflow before, and that is seen then.
+        // Read the schedules before the workflows. The workflow of every schedule that is read was activated earlier,
+        // so its activation is visible then.
         let there = self.schedules(scope).await?;
         self.catalogues.read_again(scope.tenant());
-        let mut wanted = Vec::new();
-        for workflow in self.triggered(scope).await? {
+        let (mut wanted, triggered) = (Vec::new(), self.triggered(scope).await?);
+        for workflow in &triggered.items {
             match planned(&workflow.definition) {
                 Ok(schedules) => wanted.extend(schedules),
-                // It was not to be published like that; the others are not to suffer for it.
+                // Publishing should have rejected this trigger. It must not affect the others.
                 Err(error) => {
-                    tracing::error!(workflow = %workflow.definition.name(), %error, "a trigger cannot be planned");
+                    tracing::error!(workflow = %workflow.definition.name(), %error, "a schedule trigger is invalid");
                 }
             }
         }
         for schedule in &wanted {
             let known = there.iter().find(|(known, _)| known.schedule.name == schedule.name);
             let is_so = |known: &Scheduled| known.schedule == *schedule && !known.is_off;
-            // Of what programs bring along the newest counts; the catalogue says itself which version does.
+            // Among versions registered by programs the newest counts. The catalogue itself selects the active
+            // version.
             let is_listed = self.is_listed(scope, &schedule.workflow).await?;
             let is_newer = |known: &Scheduled| {
                 !is_listed && !known.is_off && version(&known.schedule) > version(schedule)
             };
-            // What is on its way may be the end of it.
+            // A pending message may switch the schedule off.
             if !known.is_some_and(|(known, is_settled)| (*is_settled && is_so(known)) || is_newer(known))
-                && let Err(error) = self.put_schedule(scope, schedule.clone()).await
+                && let Err(error) = self.put_schedule(scope, schedule.clone(), None).await
             {
-                tracing::error!(schedule = %schedule.name, %error, "a schedule could not be put");
+                tracing::error!(schedule = %schedule.name, %error, "a schedule could not be created or replaced");
             }
         }
         let there = there.iter().map(|(known, _)| known);
         for known in there.filter(|known| !known.is_off && known.schedule.by.is_some()) {
             let name = &known.schedule.workflow;
             let is_wanted = wanted.iter().any(|schedule| schedule.name == known.schedule.name);
-            // What another process brings along and this one does not know is not this one's to end.
+            // Do not remove the schedules of a workflow that only another process knows.
             let brought = self.registry.by_name(name).map(|known| known.definition.version());
             let is_known = self.is_listed(scope, name).await? || brought >= version(&known.schedule);
+            // The triggers of an unreadable workflow are unknown, so its schedules stay.
             if !is_wanted
                 && is_known
-                && let Err(error) = self.remove_schedule(scope, &known.schedule.name).await
+                && !triggered.is_unreadable(name)
+                && let Err(error) = self.remove_schedule(scope, &known.schedule.name, None).await
             {
                 tracing::error!(schedule = %known.schedule.name, %error, "a schedule could not be switched off");
             }
@@ -377,73 +447,73 @@ impl Inner {
     }
 }
 
-/// The schedule that a run is.
-pub(crate) fn scheduled(standing: &Standing) -> Result<Scheduled, EngineError> {
-    let read = Scheduled::deserialize(standing.snapshot.context());
-    read.map_err(|error| EngineError::Unreadable { run: standing.run(), why: error.to_string() })
+/// Deserializes the state of a schedule from its run.
+pub(crate) fn scheduled(loaded_run: &LoadedRun) -> Result<Scheduled, EngineError> {
+    let read = Scheduled::deserialize(loaded_run.snapshot.context());
+    read.map_err(|error| EngineError::Unreadable { run: loaded_run.run(), why: error.to_string() })
 }
 
 fn version(schedule: &Schedule) -> Option<u32> {
     schedule.by.as_ref().map(|by| by.version)
 }
 
-/// The schedules that a workflow's triggers are.
+/// Returns the schedules that a workflow's triggers define.
 fn planned(definition: &Definition) -> Result<Vec<Schedule>, EngineError> {
     let mut all = Vec::new();
-    for starter in definition.starters() {
-        if let StartOn::Schedule(on) = &starter.on {
-            all.push(of_trigger(definition, starter, on)?);
+    for trigger in definition.triggers() {
+        if let TriggerKind::Schedule(on) = &trigger.on {
+            all.push(of_trigger(definition, trigger, on)?);
         }
     }
     Ok(all)
 }
 
-fn of_trigger(definition: &Definition, starter: &Starter, on: &OnSchedule) -> Result<Schedule, EngineError> {
-    let (workflow, trigger) = (definition.name(), starter.id.clone());
-    let wrong = |why: &dyn std::fmt::Display| EngineError::Invalid(format!("trigger `{trigger}`: {why}"));
-    let mut schedule = Schedule::new(format!("{workflow}/{trigger}"), on.cron.clone(), workflow.clone());
+fn of_trigger(definition: &Definition, trigger: &Trigger, on: &OnSchedule) -> Result<Schedule, EngineError> {
+    let (workflow, id) = (definition.name(), trigger.id.clone());
+    let wrong = |why: &dyn std::fmt::Display| EngineError::Invalid(format!("trigger `{id}`: {why}"));
+    let mut schedule = Schedule::new(format!("{workflow}/{id}"), on.cron.clone(), workflow.clone());
     if let Some(time_zone) = &on.timezone {
         schedule.time_zone.clone_from(time_zone);
     }
     let word = |word: &Option<String>| word.clone().map(Value::from);
     if let Some(missed) = word(&on.missed) {
-        schedule.missed = Missed::deserialize(missed).map_err(|error| wrong(&error))?;
+        schedule.missed = MissedFirings::deserialize(missed).map_err(|error| wrong(&error))?;
     }
     if let Some(overlap) = word(&on.overlap) {
         schedule.overlap = Overlap::deserialize(overlap).map_err(|error| wrong(&error))?;
     }
-    // A workflow that is written as a document is started with an object.
-    schedule.input = starter.input.clone().unwrap_or_else(no_input);
+    // A workflow document expects an object as its input.
+    schedule.input = trigger.input.clone().unwrap_or_else(no_input);
     schedule.parsed().map_err(|error| wrong(&error))?;
-    schedule.by = Some(PlannedBy { trigger: trigger.clone(), version: definition.version() });
+    schedule.by = Some(PlannedBy { trigger: id.clone(), version: definition.version() });
     Ok(schedule)
 }
 
-/// What is wrong with the triggers of a workflow, as far as that is not told when its document is read: patterns of time and
-/// time zones. Each with the trigger it is about.
+/// Returns the problems in a workflow's schedule triggers that parsing the document does not find: cron patterns, time
+/// zones and policies. Each comes with the id of its trigger.
 pub fn check_triggers(definition: &Definition) -> Vec<(Name, String)> {
-    let starters = definition.starters().iter();
-    let wrong = starters.filter_map(|starter| match &starter.on {
-        StartOn::Schedule(on) => {
-            Some((starter.id.clone(), of_trigger(definition, starter, on).err()?.to_string()))
+    let triggers = definition.triggers().iter();
+    let wrong = triggers.filter_map(|trigger| match &trigger.on {
+        TriggerKind::Schedule(on) => {
+            Some((trigger.id.clone(), of_trigger(definition, trigger, on).err()?.to_string()))
         }
         _ => None,
     });
     wrong.collect()
 }
 
-/// The same for a document, with where each trigger stands.
-pub fn check_document_triggers(document: &Document) -> Vec<Problem> {
+/// Returns the problems in the schedule triggers of a workflow document, with their positions.
+pub fn check_document_triggers(document: &WorkflowSource) -> Vec<SourceProblem> {
     let wrong = check_triggers(document.definition()).into_iter();
     wrong
         .map(|(trigger, why)| {
             let at = document.place_of_trigger(&trigger).unwrap_or_default();
-            Problem::new("badTrigger", at, why)
+            SourceProblem::new("badTrigger", at, why)
         })
         .collect()
 }
 
-/// The engine's key of a schedule's start.
+/// Returns the engine's idempotency key of a schedule.
 fn key(name: &str) -> String {
     format!("schedule:{name}")
 }
@@ -452,9 +522,9 @@ fn utc() -> String {
     "UTC".to_owned()
 }
 
-/// Every engine can run schedules.
+/// Registers the workflow and the actions of schedules.
 pub(crate) fn equip(builder: Builder) -> Builder {
-    builder.workflow(definition()).action(FIRE, fire).action(PLAN, plan)
+    builder.own_workflow(definition()).action(FIRE, fire).action(PLAN, plan)
 }
 
 fn definition() -> Definition {
@@ -468,25 +538,28 @@ fn definition() -> Definition {
         .signal("OFF")
         .signal("END")
         .transition(
-            planned("fire").on(Trigger::Until("context.next".to_owned())).action(FIRE).timeout_ms(60_000),
+            planned("fire")
+                .on(TransitionTrigger::Until("context.next".to_owned()))
+                .action(FIRE)
+                .timeout_ms(60_000),
         )
         .transition(planned("put").on_signal("PUT").action(PLAN))
         .transition(Transition::new("again", "off", "planned").on_signal("PUT").action(PLAN))
         .transition(Transition::new("off", "planned", "off").on_signal("OFF").action(PLAN))
-        // Kept until the schedule is put again, it would end that.
+        // A buffered `OFF` would switch the schedule off right after it is put again.
         .transition(Transition::new("still", "off", "off").on_signal("OFF"))
         .transition(Transition::new("end", "off", "over").on_signal("END"));
     spec.build().expect("the workflow of schedules is sound: every engine's tests build it")
 }
 
-/// Fires what is due and plans what is next.
+/// Starts the due runs and plans the next firing.
 async fn fire(cx: Cx) -> Result<u64, ActionError> {
     let mut state: Scheduled = cx.state()?;
-    let cron = state.schedule.parsed().map_err(|error| ActionError::from(error).finally())?;
+    let cron = state.schedule.parsed().map_err(|error| ActionError::from(error).non_retryable())?;
     let due = cron.firings(state.next, cx.now(), state.schedule.missed, GRACE_MS, FIRED_AT_ONCE);
     let mut started = 0;
-    // A workflow that is archived or has no active version is not started; the schedule goes on.
-    // If that cannot be read now, it is found out when the runs begin.
+    // Skip the firing if the workflow is archived or has no active version; the schedule continues. If that cannot be
+    // read now, starting the runs detects it.
     let is_inactive = cx.is_inactive(&state.schedule.workflow).await.unwrap_or(false);
     for _ in &due.fire {
         if is_inactive {
@@ -495,7 +568,7 @@ async fn fire(cx: Cx) -> Result<u64, ActionError> {
         }
         let going = match state.last_run {
             Some(run) if started == 0 => cx.status_of(run).await?.is_some_and(|status| !status.is_final()),
-            // One that is started in this very commit is going.
+            // A run that is started in this commit is active.
             Some(_) => true,
             None => false,
         };
@@ -504,7 +577,8 @@ async fn fire(cx: Cx) -> Result<u64, ActionError> {
             continue;
         }
         let start = Start::new(state.schedule.workflow.clone()).input(&state.schedule.input);
-        // A run that cannot begin as it is to is not the end of the schedule.
+        let start = start.by(Some(format!("schedule:{}", state.schedule.name)));
+        // A run that cannot start must not stop the schedule.
         let run = RunId::new(cx.new_id());
         match cx.inner().fresh(cx.scope(), &start, run, None).await {
             Err(EngineError::Store(error)) => return Err(error.into()),
@@ -524,7 +598,7 @@ async fn fire(cx: Cx) -> Result<u64, ActionError> {
     Ok(started)
 }
 
-/// Another edition of the schedule, or its end until there is one.
+/// Replaces the schedule, or switches it off if there is no payload.
 async fn plan(cx: Cx) -> Result<(), ActionError> {
     let mut state: Scheduled = cx.state()?;
     if cx.payload().is_null() {
@@ -537,7 +611,7 @@ async fn plan(cx: Cx) -> Result<(), ActionError> {
     cx.set_state(&state)
 }
 
-/// The runs that are schedules, whose history is kept short.
+/// Returns the runs of schedules, whose history is truncated. Reads at most 200 runs.
 pub(crate) async fn runs(
     store: &dyn stepwell_store::Store,
     scope: TenantScope,

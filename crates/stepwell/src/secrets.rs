@@ -1,5 +1,5 @@
-//! Secrets: what `{ "$secret": "NAME" }` in an action's input stands for. They are looked up when the action runs, and
-//! are in nothing that is stored or shown: not in the snapshot, not in the history, not in an error.
+//! Secrets: the values of `{ "$secret": "NAME" }` in an action's input. They are looked up when the action runs. They
+//! are never stored or shown: not in the snapshot, not in the history, not in an error.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,18 +9,19 @@ use stepwell_core::Failure;
 use stepwell_store::{TenantId, TenantScope};
 
 use crate::host::BoxFuture;
-use crate::spelled::Spelled;
+use crate::redaction::Redaction;
 
-/// The marker of a secret.
+/// The key that marks a secret in an input.
 const MARKER: &str = "$secret";
 
-/// Where secrets come from.
+/// A source of secrets.
 pub trait Secrets: Send + Sync {
-    /// The secret of this name, if the tenant has one; an error is why it cannot be told now.
+    /// Returns the tenant's secret of this name; `None` if there is none. Fails with a reason if the source is
+    /// unavailable.
     fn secret(&self, scope: TenantScope, name: &str) -> BoxFuture<Result<Option<String>, String>>;
 }
 
-/// The tenants that have the secrets of a source.
+/// The tenants that may use a source of secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum For {
     One(TenantId),
@@ -36,8 +37,8 @@ impl For {
     }
 }
 
-/// Secrets out of the environment: `STEPWELL_SECRET_<NAME>`, or a file that `STEPWELL_SECRET_<NAME>_FILE` names. They are for
-/// one tenant, that of programs without tenants unless another is named.
+/// Secrets from environment variables: `STEPWELL_SECRET_<NAME>`, or the file named in `STEPWELL_SECRET_<NAME>_FILE`.
+/// They belong to one tenant. Default: the tenant of programs without tenants.
 #[derive(Debug, Clone)]
 pub struct EnvironmentSecrets {
     prefix: String,
@@ -51,19 +52,20 @@ impl Default for EnvironmentSecrets {
 }
 
 impl EnvironmentSecrets {
-    /// Variables that begin otherwise.
+    /// Uses variables with another prefix.
     pub fn with_prefix(prefix: impl Into<String>) -> Self {
         EnvironmentSecrets { prefix: prefix.into(), tenants: For::One(TenantScope::SINGLE) }
     }
 
-    /// They are another tenant's.
+    /// Assigns the secrets to another tenant.
     #[must_use]
     pub fn for_tenant(mut self, tenant: TenantId) -> Self {
         self.tenants = For::One(tenant);
         self
     }
 
-    /// Every tenant may use every one of them, and so learn it: a workflow can send it anywhere.
+    /// Lets every tenant use all these secrets. A tenant can read them this way, because a workflow can send them
+    /// anywhere.
     #[must_use]
     pub fn for_every_tenant(mut self) -> Self {
         self.tenants = For::All;
@@ -87,8 +89,8 @@ impl Secrets for EnvironmentSecrets {
     }
 }
 
-/// Secrets out of files: `<folder>/<tenant>/<name>`. `<folder>/<name>` is for one tenant, that of programs without tenants
-/// unless another is named.
+/// Secrets from files: `<folder>/<tenant>/<name>`. `<folder>/<name>` belongs to one tenant. Default: the tenant of
+/// programs without tenants.
 #[derive(Debug, Clone)]
 pub struct FileSecrets {
     folder: PathBuf,
@@ -96,19 +98,19 @@ pub struct FileSecrets {
 }
 
 impl FileSecrets {
-    /// Files of this folder.
+    /// Uses the files of this folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         FileSecrets { folder: folder.into(), tenants: For::One(TenantScope::SINGLE) }
     }
 
-    /// Files that are in no tenant's folder are another tenant's.
+    /// Assigns the files outside the tenants' folders to another tenant.
     #[must_use]
     pub fn for_tenant(mut self, tenant: TenantId) -> Self {
         self.tenants = For::One(tenant);
         self
     }
 
-    /// Every tenant may use files that are in no tenant's folder.
+    /// Lets every tenant use the files outside the tenants' folders.
     #[must_use]
     pub fn for_every_tenant(mut self) -> Self {
         self.tenants = For::All;
@@ -127,7 +129,7 @@ impl Secrets for FileSecrets {
     }
 }
 
-/// A file's text without the line break at its end; nothing if there is no file.
+/// Reads a file without the line break at its end; `None` if it does not exist.
 fn read(file: &std::path::Path) -> Result<Option<String>, String> {
     match std::fs::read_to_string(file) {
         Ok(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
@@ -136,11 +138,12 @@ fn read(file: &std::path::Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Secrets that an input was given, which may come back: the longest first, because one may be a part of another.
+/// Secrets that were put into an input and may appear in the output. Sorted by length, longest first, because one may
+/// contain another.
 #[derive(Debug, Default)]
-pub(crate) struct Revealed(Vec<Spelled>);
+pub(crate) struct Revealed(Vec<Redaction>);
 
-/// The secrets of an input: where each stands, and its name.
+/// Returns the JSON pointer and the name of each secret in an input.
 pub(crate) fn found(input: &Value) -> Vec<(String, String)> {
     let (mut all, mut open) = (Vec::new(), vec![(String::new(), input)]);
     while let Some((pointer, value)) = open.pop() {
@@ -161,7 +164,7 @@ pub(crate) fn found(input: &Value) -> Vec<(String, String)> {
     all
 }
 
-/// The names of the secrets in an input.
+/// Returns the names of the secrets in an input, without duplicates.
 pub(crate) fn named(input: &Value) -> Vec<String> {
     let mut names: Vec<_> = found(input).into_iter().map(|(_, name)| name).collect();
     names.sort();
@@ -169,7 +172,7 @@ pub(crate) fn named(input: &Value) -> Vec<String> {
     names
 }
 
-/// Refuses a secret where an action does not take one.
+/// Rejects a secret at a place where the action does not allow one.
 pub(crate) fn admitted(action: &str, fields: &[String], pointer: &str) -> Result<(), String> {
     let is_below = |field: &String| {
         pointer.strip_prefix(field.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -181,7 +184,7 @@ pub(crate) fn admitted(action: &str, fields: &[String], pointer: &str) -> Result
     }
 }
 
-/// Something that can be the name of a secret: nothing that leads elsewhere.
+/// Returns true for a valid name. Letters, digits and `_` cannot form a path to another file.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
@@ -190,8 +193,8 @@ fn name(fields: &Map<String, Value>) -> Option<&str> {
     if fields.len() == 1 { fields.get(MARKER)?.as_str() } else { None }
 }
 
-/// Looks up every secret of an input and puts it in its place, if the action takes secrets there. A name becomes part of a
-/// file's or variable's: it is letters, digits and `_`.
+/// Replaces every secret in an input by its value, if the action allows secrets there. Names consist of letters,
+/// digits and `_`, because they become part of a file or variable name.
 pub(crate) async fn reveal(
     source: Option<&Arc<dyn Secrets>>,
     scope: TenantScope,
@@ -202,20 +205,20 @@ pub(crate) async fn reveal(
     let mut secrets = Vec::new();
     let fail = |name: &str, why: String| Failure::new("secret", format!("secret `{name}`: {why}"));
     for (pointer, name) in found(input) {
-        admitted(action, fields, &pointer).map_err(|why| fail(&name, why).finally())?;
+        admitted(action, fields, &pointer).map_err(|why| fail(&name, why).non_retryable())?;
     }
     for name in named(input) {
         let fail = |why: String| fail(&name, why);
         if !is_name(&name) {
-            return Err(fail("a name is letters, digits and `_`".to_owned()).finally());
+            return Err(fail("a name consists of letters, digits and `_`".to_owned()).non_retryable());
         }
         let source =
-            source.ok_or_else(|| fail("the engine has no source of secrets".to_owned()).finally())?;
+            source.ok_or_else(|| fail("the engine has no source of secrets".to_owned()).non_retryable())?;
         let secret =
             source.secret(scope, &name).await.map_err(|why| fail(format!("it cannot be read: {why}")))?;
-        let secret = secret.ok_or_else(|| fail("there is none of this name".to_owned()).finally())?;
+        let secret = secret.ok_or_else(|| fail("no secret has this name".to_owned()).non_retryable())?;
         if secret.is_empty() {
-            return Err(fail("it is empty".to_owned()).finally());
+            return Err(fail("it is empty".to_owned()).non_retryable());
         }
         put(input, &name, &secret);
         secrets.push(secret);
@@ -223,8 +226,8 @@ pub(crate) async fn reveal(
     Ok(Revealed::of(&secrets))
 }
 
-/// What secrets of these names are now: to be hidden in what somebody gives back who was given them. One that is no more
-/// hides nothing.
+/// Returns the current values of these secrets, to redact them in a worker's result. A secret that no longer exists is
+/// skipped.
 pub(crate) async fn known(
     source: Option<&Arc<dyn Secrets>>,
     scope: TenantScope,
@@ -250,13 +253,26 @@ fn put(value: &mut Value, wanted: &str, secret: &str) {
 
 impl Revealed {
     fn of(secrets: &[String]) -> Self {
-        let mut all: Vec<_> = secrets.iter().filter_map(|secret| Spelled::of(secret)).collect();
-        all.sort_by_key(|secret| std::cmp::Reverse(secret.length()));
-        all.dedup();
-        Revealed(all)
+        Revealed(secrets.iter().filter_map(|secret| Redaction::of(secret)).collect()).sorted()
     }
 
-    /// Takes the secrets out of what an action gives back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the secrets of another input.
+    pub(crate) fn with(mut self, other: &Revealed) -> Self {
+        self.0.extend(other.0.iter().cloned());
+        self.sorted()
+    }
+
+    fn sorted(mut self) -> Self {
+        self.0.sort_by_key(|secret| std::cmp::Reverse(secret.length()));
+        self.0.dedup();
+        self
+    }
+
+    /// Redacts the secrets in an action's output.
     pub(crate) fn hide(&self, value: &mut Value) {
         if self.0.is_empty() {
             return;
@@ -282,19 +298,19 @@ impl Revealed {
         }
     }
 
-    /// Takes the secrets out of what went wrong.
+    /// Redacts the secrets in a failure.
     pub(crate) fn hide_failure(&self, failure: &mut Failure) {
         self.hide_in(&mut failure.code);
         self.hide_in(&mut failure.message);
-        for misfit in &mut failure.errors {
-            self.hide_in(&mut misfit.pointer);
-            self.hide_in(&mut misfit.message);
+        for violation in &mut failure.errors {
+            self.hide_in(&mut violation.pointer);
+            self.hide_in(&mut violation.message);
         }
     }
 
-    /// Says whether there was one.
+    /// Redacts the secrets in a text and returns true if there was one.
     fn hide_in(&self, text: &mut String) -> bool {
-        // All of them, not only the first that is there.
+        // Do not stop at the first match: redact all of them.
         self.0.iter().filter(|secret| secret.hide(text)).count() > 0
     }
 }
@@ -309,7 +325,7 @@ mod tests {
     use super::{Revealed, admitted, found};
 
     #[test]
-    fn a_secret_is_hidden_in_every_spelling() {
+    fn secret_is_redacted_in_every_encoding() {
         let secret = "s3cr\"et/ with+späce??>>";
         let revealed = Revealed::of(&[secret.to_owned()]);
         for before in ["", "u", "us", "user:", "users:"] {
@@ -330,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn short_ones_and_numbers_are_hidden_too() {
+    fn short_and_numeric_secrets_are_redacted() {
         let revealed = Revealed::of(&["7".to_owned(), "12345".to_owned(), "true".to_owned()]);
         let mut value = json!({"a": 12_345, "b": [7, 8, -12_345.5], "c": true, "d": null, "7": "x7"});
         revealed.hide(&mut value);
@@ -347,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_stand_only_where_an_action_takes_them() {
+    fn secrets_are_allowed_only_in_declared_fields() {
         let input: Value = json!({"headers": {"a/b": {"$secret": "A"}}, "to": [{"$secret": "B"}], "x": 1});
         let all = found(&input);
         assert_eq!(all, [("/headers/a~1b".into(), "A".into()), ("/to/0".into(), "B".into())]);

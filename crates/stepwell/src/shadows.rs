@@ -1,8 +1,10 @@
-//! Shadow columns of durable runs: written with the step that changes them, runs found by them, and healed.
+//! Shadow columns of durable runs: written with the step that changes them, used to search runs, and healed.
 //!
-//! What is declared holds for all runs of a workflow, whichever edition they are pinned to: the edition that new runs get
-//! says it, unless their own is higher. A step writes what differs between the context before and after it; a column that
-//! was declared after a run began, or whose path has changed, is filled by [`Engine::heal`].
+//! A declaration applies to all runs of a workflow, whatever version they are pinned to. The version for new runs
+//! declares the columns, unless the run's own version is higher. The tenant's catalogue selects the version for new runs
+//! if it contains the workflow. A step writes the columns whose value differs between
+//! the context before and after it. [`Engine::heal`] fills a column that was declared after a run started, or whose
+//! path has changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,38 +13,48 @@ use std::sync::atomic::Ordering;
 use futures_util::future::join_all;
 use serde_json::Value;
 use stepwell_core::shadow::{Column, Seen, ShadowType, ShadowValue};
-use stepwell_core::{Name, RunId, Snapshot};
+use stepwell_core::{DefinitionHash, Name, RunId, Snapshot};
 use stepwell_store::{
-    HandleChange, HandleKind, HandleQuery, HandleRow, HandleWrite, Loaded, Page, Record, RecordQuery, Refill,
-    Refilled, Refused, RunQuery, RunSummary, ShadowWrite, StoreError, Sweep, SweepWhat, Swept, TenantScope,
+    Cleanup, CleanupKind, CleanupResult, HandleChange, HandleKind, HandleQuery, HandleRow, HandleWrite,
+    Loaded, Page, Record, RecordQuery, RefillColumn, Refused, RunQuery, RunSummary, ShadowFilter,
+    ShadowRefill, ShadowWrite, StoreError, TenantId, TenantScope,
 };
 
 use crate::actor::Permission;
+use crate::commit_cycle::{CommitFailure, MAX_ATTEMPTS};
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
+use crate::loaded_run::{CommitExtras, LoadedRun};
 use crate::registry::{OWN, Workflow};
-use crate::standing::Along;
-use crate::turn::{MAX_TRIES, Turnless};
+use crate::runner;
 
-/// Rows of a listing that does not say how many.
+/// Default number of rows in a listing.
 const PAGE: u32 = 50;
-/// What places among flows begin with.
+/// Prefix of a heal position that lies within the flows.
 const FLOWS: &str = "flows:";
-/// Runs that are read at a time while columns are healed.
+/// Number of runs loaded concurrently during healing.
 const READ_AT_ONCE: usize = 8;
 
 impl Inner {
-    /// What a run's shadow columns come to when its context does; without a context before, the run begins.
+    /// Returns the changes of a run's shadow columns between two contexts, each with the run's version. `before` is
+    /// `None` for a new run. Call [`load_columns`](Self::load_columns) first.
     pub(crate) fn shadows(
         &self,
-        workflow: &Arc<Workflow>,
-        before: Option<&Value>,
-        after: &Value,
+        tenant: TenantId,
+        before: Option<(&Arc<Workflow>, &Value)>,
+        (own, after): (&Arc<Workflow>, &Value),
     ) -> Vec<ShadowWrite> {
+        if !self.registry.has_shadows() {
+            return Vec::new();
+        }
+        if let Some((was, _)) = before.filter(|(was, _)| was.definition.hash() != own.definition.hash()) {
+            return self.declaring(tenant, own).all_shadows(&self.declaring(tenant, was), after);
+        }
+        let before = before.map(|(_, before)| before);
         if before.is_some_and(|before| std::ptr::eq(before, after)) {
             return Vec::new();
         }
-        let Some(declared) = self.registry.shading(workflow) else { return Vec::new() };
+        let declared = self.declaring(tenant, own);
         let columns = declared.definition.shadows().iter().enumerate();
         let changed = columns.filter_map(|(index, column)| {
             let seen = declared.shadow(index, column, after);
@@ -59,15 +71,67 @@ impl Inner {
         changed.collect()
     }
 
-    /// Columns that were declared while a commit was on its way are not in it: they are written behind it.
-    pub(crate) async fn catch_up(&self, scope: TenantScope, runs: Vec<RunId>) {
-        if let Err(error) = self.refill(scope, &runs, &mut Refilling::default()).await {
-            let run = runs.first();
-            tracing::warn!(?run, %error, "shadow columns that were just declared are not filled; heal them");
+    /// Returns the shadow columns of a new run.
+    pub(crate) async fn new_shadows(&self, scope: TenantScope, run: &LoadedRun) -> Vec<ShadowWrite> {
+        self.load_columns(scope, &run.workflow).await;
+        self.shadows(scope.tenant(), None, (&run.workflow, run.snapshot.context()))
+    }
+
+    /// Returns the changes of a run's shadow columns between two states.
+    pub(crate) async fn changed_shadows(
+        &self,
+        scope: TenantScope,
+        before: &LoadedRun,
+        after: &LoadedRun,
+    ) -> Vec<ShadowWrite> {
+        self.load_columns(scope, &after.workflow).await;
+        let before = (&before.workflow, before.snapshot.context());
+        self.shadows(scope.tenant(), Some(before), (&after.workflow, after.snapshot.context()))
+    }
+
+    /// Loads the version that declares the shadow columns of a run, at most a second old. If that fails, the version
+    /// that this process knows declares them.
+    pub(crate) async fn load_columns(&self, scope: TenantScope, own: &Workflow) {
+        if let Err(error) = self.load_declaring(scope, own).await {
+            let workflow = own.definition.name();
+            tracing::warn!(%workflow, %error, "the current shadow columns cannot be loaded: run heal");
         }
     }
 
-    /// Makes the columns of these runs what they should be.
+    /// Returns a counter that changes whenever the declared shadow columns may have changed.
+    pub(crate) fn shadow_revision(&self) -> u64 {
+        // Neither counter decreases, so the sum changes with each of them.
+        self.registry.shadow_revision() + self.catalogues.revision()
+    }
+
+    /// Returns the version that declares the columns of a run or flow, given the hash of its own version. `None` if no
+    /// version can be read.
+    async fn declaring_of(
+        &self,
+        scope: TenantScope,
+        own: DefinitionHash,
+        workflow: &Name,
+    ) -> Result<Option<Arc<Workflow>>, EngineError> {
+        let tenant = scope.tenant();
+        if self.registry.by_hash(tenant, own).is_none() {
+            runner::learn(self, scope, own).await?;
+        }
+        let Some(own) = self.registry.by_hash(tenant, own) else {
+            return Ok(self.registry.by_name(workflow));
+        };
+        self.load_declaring(scope, &own).await?;
+        Ok(Some(self.declaring(tenant, &own)))
+    }
+
+    /// Fills columns that were declared while a commit was in progress. The commit did not contain them.
+    pub(crate) async fn catch_up(&self, scope: TenantScope, runs: Vec<RunId>) {
+        if let Err(error) = self.refill(scope, &runs, &mut Refilling::default()).await {
+            let run = runs.first();
+            tracing::warn!(?run, %error, "newly declared shadow columns are not filled: run heal");
+        }
+    }
+
+    /// Heals the columns of these runs.
     async fn refill(
         &self,
         scope: TenantScope,
@@ -77,14 +141,14 @@ impl Inner {
         if self.refill_once(scope, runs, done).await? {
             return Ok(());
         }
-        // One has moved since it was read. Each by itself: one that moves all the time holds up no other.
+        // A run has changed since it was read. Heal each separately, so that a busy run does not delay the others.
         done.unreadable = 0;
         for run in runs {
             let mut attempt = 0;
             while !self.refill_once(scope, &[*run], done).await? {
                 attempt += 1;
-                if attempt == MAX_TRIES {
-                    tracing::warn!(%run, "a run moved every time its shadow columns were to be healed");
+                if attempt == MAX_ATTEMPTS {
+                    tracing::warn!(%run, "a run changed on every attempt to heal its shadow columns");
                     done.missed += 1;
                     break;
                 }
@@ -94,7 +158,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Says whether none of the runs has moved since it was read.
+    /// Heals the columns of these runs once. Returns false if a run has changed since it was read.
     async fn refill_once(
         &self,
         scope: TenantScope,
@@ -109,35 +173,36 @@ impl Inner {
                 match one {
                     Err(StoreError::Bad(row)) => {
                         done.unreadable += 1;
-                        tracing::warn!(%row, "a run cannot be read; its columns stay");
+                        tracing::warn!(%row, "an unreadable run keeps its shadow columns");
                     }
                     one => loaded.extend(one?),
                 }
             }
             let loaded = loaded.into_iter();
-            // The engine's own have columns that are not read from their data.
+            // The columns of the engine's own runs are not derived from their data.
             for loaded in loaded.filter(|loaded| !loaded.workflow.starts_with(OWN)) {
-                let own = self.registry.by_hash(scope.tenant(), loaded.definition);
-                let declared = own.map(|own| self.registry.declaring(&own));
-                let Some(declared) = declared.or_else(|| self.registry.by_name(&loaded.workflow)) else {
+                let declared = self.declaring_of(scope, loaded.definition, &loaded.workflow).await?;
+                let Some(declared) = declared else {
+                    done.unreadable += 1;
+                    tracing::warn!(run = %loaded.head.run, "a run without a readable definition keeps its shadow columns");
                     continue;
                 };
                 match declared.refill(&loaded) {
                     Ok(refill) => refills.push(refill),
                     Err(error) => {
                         done.unreadable += 1;
-                        tracing::warn!(run = %loaded.head.run, %error, "a run cannot be read; its columns stay");
+                        tracing::warn!(run = %loaded.head.run, %error, "an unreadable run keeps its shadow columns");
                     }
                 }
             }
         }
-        let sweep = Sweep { now: self.host.now(), limit: 1, what: SweepWhat::Shadows(refills) };
-        let Swept { count, more } = self.store.sweep(scope, sweep).await?;
+        let cleanup = Cleanup { now: self.host.now(), limit: 1, what: CleanupKind::Shadows(refills) };
+        let CleanupResult { count, more } = self.store.cleanup(scope, cleanup).await?;
         done.changed += count;
         Ok(!more)
     }
 
-    /// Makes the columns of these flows what they should be; of those that were not as they were read, each by itself.
+    /// Heals the columns of these flows. If one has changed since it was read, heals each separately.
     async fn refill_flows(
         &self,
         scope: TenantScope,
@@ -150,14 +215,14 @@ impl Inner {
         for row in rows {
             let mut attempt = 0;
             loop {
-                // It may have been used up, or have gone on: then it has its columns.
+                // It may have been used or have moved on: then its columns are current.
                 let read = self.store.records(scope, RecordQuery::Handle(row.handle)).await?.items.pop();
                 let Some(Record::Handle(row)) = read else { break };
                 if self.refill_rows(scope, &[*row], done).await? {
                     break;
                 }
                 attempt += 1;
-                if attempt == MAX_TRIES {
+                if attempt == MAX_ATTEMPTS {
                     done.missed += 1;
                     break;
                 }
@@ -167,7 +232,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Says whether all of the flows were as they were read.
+    /// Heals the columns of these flows once. Returns false if a flow has changed since it was read.
     async fn refill_rows(
         &self,
         scope: TenantScope,
@@ -176,44 +241,49 @@ impl Inner {
     ) -> Result<bool, EngineError> {
         let (mut handles, mut changed) = (Vec::new(), 0);
         for row in rows {
-            let own = self.registry.by_hash(scope.tenant(), row.definition);
-            let declared = own.map(|own| self.registry.declaring(&own));
-            let Some(declared) = declared.or_else(|| self.registry.by_name(&row.workflow)) else { continue };
+            let Some(declared) = self.declaring_of(scope, row.definition, &row.workflow).await? else {
+                done.unreadable += 1;
+                tracing::warn!(flow = %row.run, "a flow without a readable definition keeps its shadow columns");
+                continue;
+            };
             let held = self.store.records(scope, RecordQuery::Shadows(row.run)).await?.items;
             match declared.differing(row, &held) {
                 Ok(shadows) if shadows.is_empty() => {}
                 Ok(shadows) => {
                     changed += shadows.len() as u64;
-                    let then = HandleChange::Shade(shadows);
+                    let then = HandleChange::WriteShadows(shadows);
                     handles.push(HandleWrite { handle: row.handle, expected: Some(row.fence), then });
                 }
                 Err(error) => {
                     done.unreadable += 1;
-                    tracing::warn!(flow = %row.run, %error, "a flow cannot be read; its columns stay");
+                    tracing::warn!(flow = %row.run, %error, "an unreadable flow keeps its shadow columns");
                 }
             }
         }
         if handles.is_empty() {
             return Ok(true);
         }
-        let along = Along { handles, ..Along::default() };
-        match self.apply(scope, self.commit_of(scope, along, self.host.now())).await {
+        let extras = CommitExtras { handles, ..CommitExtras::default() };
+        match self.apply(scope, self.commit_of(scope, extras, self.host.now())).await {
             Ok(_) => {
                 done.changed += changed;
                 Ok(true)
             }
-            Err(Turnless::Moved | Turnless::Refused(Refused::Handle { .. })) => Ok(false),
-            Err(turnless) => Err(turnless.into()),
+            Err(CommitFailure::Moved | CommitFailure::Refused(Refused::Handle { .. })) => Ok(false),
+            Err(failure) => Err(failure.into()),
         }
     }
 
-    /// Whether runs of a workflow have shadow columns.
-    pub(crate) fn has_shadows(&self, workflow: &Arc<Workflow>) -> bool {
-        self.registry.shading(workflow).is_some()
+    /// Returns true if runs of a workflow have shadow columns.
+    pub(crate) fn has_shadows(&self, tenant: TenantId, workflow: &Arc<Workflow>) -> bool {
+        self.registry.has_shadows() && !self.declaring(tenant, workflow).definition.shadows().is_empty()
     }
 }
 
-/// What came of making columns what they should be.
+/// The values of a run's shadow columns by name.
+pub type RunColumns = BTreeMap<Name, ShadowValue>;
+
+/// The result of healing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Refilling {
     changed: u64,
@@ -222,20 +292,21 @@ struct Refilling {
 }
 
 impl Workflow {
-    /// What a column holds by a context. A value that it cannot hold counts as none, and is told once.
+    /// Returns the value of a column in a context. A value of the wrong type counts as missing, and is logged once per
+    /// column.
     fn shadow(&self, index: usize, column: &Column, context: &Value) -> Option<ShadowValue> {
         match column.read(context) {
             Seen::Hit(value) => Some(value),
             Seen::Miss => None,
-            Seen::Unfit => {
-                let told = self.unfit.get(index).is_none_or(|told| told.swap(true, Ordering::Relaxed));
-                if !told {
+            Seen::WrongType => {
+                let warned = self.warned.get(index).is_none_or(|warned| warned.swap(true, Ordering::Relaxed));
+                if !warned {
                     tracing::warn!(
                         workflow = %self.definition.name(),
                         column = %column.name(),
                         path = column.path(),
                         kind = column.kind().as_str(),
-                        "what is at a shadow column's path is not what the column holds; it counts as missing"
+                        "the value at a shadow column's path has the wrong type; it counts as missing"
                     );
                 }
                 None
@@ -243,9 +314,33 @@ impl Workflow {
         }
     }
 
-    /// What a run's columns should be.
-    fn refill(&self, loaded: &Loaded) -> Result<Refill, serde_json::Error> {
-        Ok(Refill {
+    /// Returns the writes of all columns for a run that was moved here from another version. `was` declared its columns
+    /// before.
+    fn all_shadows(&self, was: &Workflow, context: &Value) -> Vec<ShadowWrite> {
+        let (before, now) = (was.definition.shadows(), self.definition.shadows());
+        let names = |columns: &[Column], column: &Column| {
+            columns.iter().any(|other| other.name() == column.name() && other.kind() == column.kind())
+        };
+        let own = now.iter().enumerate().filter_map(|(index, column)| {
+            let value = match (self.shadow(index, column, context), column.default()) {
+                (Some(value), _) => Some(value),
+                (None, Some(default)) if !names(before, column) => Some(default.clone()),
+                // A column with a default keeps its value.
+                (None, Some(_)) => return None,
+                (None, None) => None,
+            };
+            Some((column.name(), value))
+        });
+        let gone = before.iter().filter(|column| !now.iter().any(|other| other.name() == column.name()));
+        let workflow = self.definition.name();
+        let write =
+            |(name, value): (&Name, _)| ShadowWrite { workflow: workflow.clone(), name: name.clone(), value };
+        own.chain(gone.map(|column| (column.name(), None))).map(write).collect()
+    }
+
+    /// Returns the correct columns of a run.
+    fn refill(&self, loaded: &Loaded) -> Result<ShadowRefill, serde_json::Error> {
+        Ok(ShadowRefill {
             run: loaded.head.run,
             version: loaded.head.version,
             workflow: loaded.workflow.clone(),
@@ -253,19 +348,19 @@ impl Workflow {
         })
     }
 
-    /// What columns should hold by a state.
-    fn columns(&self, state: &[u8]) -> Result<Vec<(Name, Refilled)>, serde_json::Error> {
+    /// Returns the correct columns for a state.
+    fn columns(&self, state: &[u8]) -> Result<Vec<(Name, RefillColumn)>, serde_json::Error> {
         let snapshot: Snapshot = serde_json::from_slice(state)?;
         let columns = self.definition.shadows().iter().enumerate();
         let columns = columns.filter_map(|(index, column)| {
-            let seen = self.shadow(index, column, snapshot.context()).map(Refilled::Is);
-            let refilled = seen.or_else(|| column.default().cloned().map(Refilled::Begins))?;
+            let seen = self.shadow(index, column, snapshot.context()).map(RefillColumn::Set);
+            let refilled = seen.or_else(|| column.default().cloned().map(RefillColumn::SetIfMissing))?;
             Some((column.name().clone(), refilled))
         });
         Ok(columns.collect())
     }
 
-    /// What of a flow's columns is not what it should be.
+    /// Returns the changes that make a flow's columns correct.
     fn differing(&self, row: &HandleRow, held: &[Record]) -> Result<Vec<ShadowWrite>, serde_json::Error> {
         let held = held.iter().filter_map(|record| match record {
             Record::Shadow(row) => Some((&row.name, &row.value)),
@@ -276,9 +371,11 @@ impl Workflow {
         let gone = held.keys().filter(|name| !wanted.iter().any(|(wanted, _)| wanted == **name));
         let gone = gone.map(|name| ((*name).clone(), None));
         let other = wanted.iter().filter_map(|(name, refilled)| match (refilled, held.get(name)) {
-            (Refilled::Is(value), Some(held)) if **held == *value => None,
-            (Refilled::Begins(value), Some(held)) if held.kind() == value.kind() => None,
-            (Refilled::Is(value) | Refilled::Begins(value), _) => Some((name.clone(), Some(value.clone()))),
+            (RefillColumn::Set(value), Some(held)) if **held == *value => None,
+            (RefillColumn::SetIfMissing(value), Some(held)) if held.kind() == value.kind() => None,
+            (RefillColumn::Set(value) | RefillColumn::SetIfMissing(value), _) => {
+                Some((name.clone(), Some(value.clone())))
+            }
         });
         let workflow = &row.workflow;
         let write = |(name, value)| ShadowWrite { workflow: workflow.clone(), name, value };
@@ -286,14 +383,13 @@ impl Workflow {
     }
 }
 
-/// Shadow columns of a workflow's runs, and then of its flows that rest behind handles, are made what they should be, batch by
-/// batch.
+/// Progress of healing the shadow columns of a workflow's runs, and then of its flows behind handles.
 ///
-/// [`Engine::heal`] does one batch, and this says how far it has come. It may be begun again where it was, also by
-/// another process; a run that is up to date costs a read and no write.
+/// [`Engine::heal`] heals one batch and advances this. Healing can continue from the same position later, also in
+/// another process. A run with correct columns costs a read and no write.
 #[derive(Debug, Clone)]
 pub struct Heal {
-    /// Which runs; the workflow has to be named.
+    /// The runs to heal. `workflow` must be set.
     filter: RunQuery,
     batch: u32,
     place: Option<String>,
@@ -303,70 +399,70 @@ pub struct Heal {
 }
 
 impl Heal {
-    /// All runs of a workflow, the newest first, and then all of its flows that rest behind handles.
+    /// Selects all runs of a workflow, newest first, and then all its flows behind handles.
     pub fn of(workflow: impl Into<Name>) -> Self {
         Heal::those(RunQuery { workflow: Some(workflow.into()), ..RunQuery::default() })
     }
 
-    /// The runs that a query finds. If it asks for nothing that only runs have, flows that rest behind handles too.
+    /// Selects the runs that match a query. Includes flows behind handles if the query has no condition on status or
+    /// parent.
     pub fn those(filter: RunQuery) -> Self {
         let place = filter.cursor.clone();
         Heal { filter, batch: 100, place, runs: 0, done: Refilling::default(), is_over: false }
     }
 
-    /// So many runs in a batch; 100 unless something else is said.
+    /// Sets the number of runs per batch. Default: 100; minimum: 1.
     #[must_use]
     pub fn batch(mut self, runs: u32) -> Self {
         self.batch = runs.max(1);
         self
     }
 
-    /// Goes on from a place that another one had come to.
+    /// Continues from the position of an earlier call.
     #[must_use]
     pub fn from(mut self, place: impl Into<String>) -> Self {
         self.place = Some(place.into());
         self
     }
 
-    /// How far it has come: what is before this is healed. Nothing yet, or everything, has no place.
+    /// Returns the position: everything before it is healed. `None` before the first batch and after the last.
     pub fn place(&self) -> Option<&str> {
         self.place.as_deref()
     }
 
-    /// Runs and flows that were looked at.
+    /// Returns the number of runs and flows checked.
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// Columns that were written or emptied.
+    /// Returns the number of columns written or cleared.
     pub fn changed(&self) -> u64 {
         self.done.changed
     }
 
-    /// Runs whose state cannot be read: their columns stay as they are.
+    /// Returns the number of unreadable runs. Their columns are unchanged.
     pub fn unreadable(&self) -> u64 {
         self.done.unreadable
     }
 
-    /// Runs that moved every time they were to be healed: heal them again when they rest.
+    /// Returns the number of runs that changed on every attempt. Heal them again when they are idle.
     pub fn missed(&self) -> u64 {
         self.done.missed
     }
 
-    /// Every run was looked at.
+    /// Returns true if every run was checked.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 }
 
 impl Engine {
-    /// Runs, newest first: of a workflow, doing so, children of a run, with these values in their shadow columns. A query that
-    /// does not say how many gives 50.
+    /// Returns runs, newest first, filtered by workflow, status, parent and shadow columns. If all filters on columns are
+    /// ranges, the runs are in the order of the first of them. Default limit: 50.
     pub async fn runs(&self, mut query: RunQuery) -> Result<Page<RunSummary>, EngineError> {
         self.permit(Permission::View)?;
         if let (Some(workflow), false) = (&query.workflow, query.shadows.is_empty()) {
-            let workflow = self.inner.edition_of_name(self.scope, workflow).await?;
-            query.shadows.iter().try_for_each(|(name, value)| declared(&workflow, name, value.kind()))?;
+            self.check_filters(workflow, &query.shadows).await?;
         }
         if query.limit == 0 {
             query.limit = PAGE;
@@ -374,25 +470,59 @@ impl Engine {
         Ok(self.store().runs(self.scope(), query).await?)
     }
 
-    /// Heals the shadow columns of one batch of runs; says whether there is more to do.
+    /// Rejects filters on columns that the workflow does not declare, and an unknown workflow.
+    async fn check_filters(&self, workflow: &Name, filters: &[ShadowFilter]) -> Result<(), EngineError> {
+        let check = |known: &Workflow| {
+            filters.iter().try_for_each(|filter| declared(known, &filter.name, filter.is.kind()))
+        };
+        let known = self.inner.active_or_newest_version(self.scope, workflow).await?;
+        if check(known.as_ref()).is_ok() {
+            return Ok(());
+        }
+        // The cached catalogue may be a second old. Reload it before refusing.
+        self.inner.catalogues.read_again(self.scope.tenant());
+        let known = self.inner.active_or_newest_version(self.scope, workflow).await?;
+        check(known.as_ref())
+    }
+
+    /// Returns the shadow columns of runs or flows that have a value, by run and name. One read returns all of them.
+    pub async fn columns(&self, runs: Vec<RunId>) -> Result<BTreeMap<RunId, RunColumns>, EngineError> {
+        self.permit(Permission::View)?;
+        let mut columns = BTreeMap::<RunId, RunColumns>::new();
+        if runs.is_empty() {
+            return Ok(columns);
+        }
+        let found = self.store().records(self.scope(), RecordQuery::ShadowsOf(runs)).await?;
+        for record in found.items {
+            if let Record::Shadow(row) = record {
+                columns.entry(row.run).or_default().insert(row.name, row.value);
+            }
+        }
+        Ok(columns)
+    }
+
+    /// Heals the shadow columns of one batch of runs. Returns true if there are more.
     ///
-    /// If it fails nothing is lost: the batch is done again by the next call.
+    /// A failed call loses nothing: the next call repeats the batch.
     pub async fn heal(&self, heal: &mut Heal) -> Result<bool, EngineError> {
         self.permit(Permission::Admin)?;
         let Some(workflow) = &heal.filter.workflow else {
-            let why = "shadow columns are those of a workflow: name it in the filter";
+            let why = "set `workflow` in the filter: shadow columns belong to a workflow";
             return Err(EngineError::Invalid(why.to_owned()));
         };
-        self.inner.edition_of_name(self.scope, workflow).await?;
+        self.check_filters(workflow, &heal.filter.shadows).await?;
         if heal.is_over {
             return Ok(false);
+        }
+        if heal.place.is_none() {
+            self.inner.await_known(self.scope, workflow).await?;
         }
         let mut done = Refilling::default();
         let healed = match heal.place.as_deref().and_then(|place| place.strip_prefix(FLOWS)) {
             None => self.heal_runs(heal, &mut done).await,
             Some(cursor) => self.heal_flows(heal, cursor, &mut done).await,
         };
-        // What was written is written, also when the rest was not.
+        // Count the columns that were written, even if the rest of the batch failed.
         heal.done.changed += done.changed;
         let (count, place) = healed?;
         heal.runs += count;
@@ -403,7 +533,7 @@ impl Engine {
         Ok(!heal.is_over)
     }
 
-    /// One batch of runs: how many, and where it goes on.
+    /// Heals one batch of runs. Returns its size and the next position.
     async fn heal_runs(
         &self,
         heal: &Heal,
@@ -422,7 +552,7 @@ impl Engine {
         Ok((count + flows, place))
     }
 
-    /// One batch of flows that rest behind handles.
+    /// Heals one batch of flows behind handles. Returns its size and the next position.
     async fn heal_flows(
         &self,
         heal: &Heal,
@@ -444,7 +574,7 @@ impl Engine {
     }
 }
 
-/// A column that is asked for is declared, with this type.
+/// Rejects a column that is not declared, or is declared with another type.
 fn declared(workflow: &Workflow, name: &Name, kind: ShadowType) -> Result<(), EngineError> {
     let columns = workflow.definition.shadows();
     let of = workflow.definition.name();

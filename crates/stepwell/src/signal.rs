@@ -1,4 +1,4 @@
-//! A signal comes: it moves the run, begins an action, is kept for later, or is refused.
+//! Signals: a signal moves the run, starts an action, is buffered for later, or is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,170 +7,248 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use stepwell_core::dispatch::Retrial;
+use stepwell_core::dispatch::RetryRequest;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{Decision, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch};
-use stepwell_store::{KeyWrite, Lives, Record, RecordQuery, Recorded, Refused, TenantScope};
+use stepwell_core::{
+    ActionCall, Change, Decision, Definition, Input, Name, Refusal, Rejected, RunId, Timestamp, dispatch,
+};
+use stepwell_store::{KeyLifetime, KeyWrite, Record, RecordQuery, Recorded, Refused, TenantScope};
 
 use crate::actor::Actor;
+use crate::answering::{Accepted, Sender, is_restricted, may_answer, signal_audit};
+use crate::commit_cycle::{CommitFailure, MAX_ATTEMPTS};
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
-use crate::ledger::Tries;
-use crate::once::Done;
-use crate::post::Says;
+use crate::idempotent::Idempotent;
+use crate::inbox::MessageBody;
+use crate::ledger::Attempts;
+use crate::loaded_run::{CommitExtras, LoadedRun, PendingCommit, activations_moved_by};
 use crate::registry::refuse_own;
-use crate::standing::{Along, Move, Standing, moved_by};
 use crate::start::{self, START, Start, Started};
-use crate::turn::{MAX_TRIES, Turnless};
 
-/// Why a signal is not taken although the run could.
-const BEFORE_IT: &str = "what came before the signal is still being dealt with, and it is not to be kept";
+/// The reason for refusing a signal that the run could otherwise consume.
+const EARLIER_INPUT_FIRST: &str =
+    "an earlier input is still being processed, and this signal must not be buffered";
 
 /// A signal to a run.
 #[derive(Debug, Clone)]
 pub struct Signal {
     pub(crate) name: Name,
-    brings: Result<Value, String>,
+    payload: Result<Value, String>,
     id: Option<String>,
     strict: bool,
-    kept_ms: Option<u64>,
-    /// The engine signals one of its own runs.
+    ttl_ms: Option<u64>,
+    /// Sent by the engine to one of its own runs.
     own: bool,
-    /// The wait that it answers.
+    /// The wait that the signal answers.
     wait: Option<ActivationId>,
-    /// Who sends it.
-    by: Option<String>,
+    sender: Sender,
+    /// The reason for answering in place of the answerers.
+    reason: Option<String>,
 }
 
-/// The answer that a wait was given, for whoever comes second.
+/// The first answer to a wait, as shown to a caller who answers later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstAnswer {
-    /// The signal.
+    /// Name of the signal.
     pub signal: Name,
-    /// Who gave it, if that is known.
+    /// Id of the sender, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// When.
+    /// Time of the answer.
     pub at: Timestamp,
 }
 
-/// What became of a signal.
+/// The outcome of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Signalled {
-    /// It has moved the run, or begun the action that will.
-    Taken,
-    /// Nothing takes it now: it is kept, and offered whenever the run comes to rest.
-    Kept,
+    /// It moved the run, or started the action that will move it.
+    Consumed,
+    /// No transition consumes it now: it is buffered, and offered again whenever the run is idle.
+    Buffered,
 }
 
 impl Signal {
-    /// A signal without a payload.
+    /// Creates a signal without a payload.
     pub fn new(name: impl Into<Name>) -> Self {
         Signal {
             name: name.into(),
-            brings: Ok(Value::Null),
+            payload: Ok(Value::Null),
             id: None,
             strict: false,
-            kept_ms: None,
+            ttl_ms: None,
             own: false,
             wait: None,
-            by: None,
+            sender: Sender::Program,
+            reason: None,
         }
     }
 
-    /// A signal of the engine's to one of its own runs.
+    /// Creates a signal from the engine to one of its own runs.
     pub(crate) fn own(name: &'static str) -> Self {
         Signal { own: true, ..Signal::new(name) }
     }
 
-    /// What it brings.
+    /// Sets the payload. Default: null.
     #[must_use]
     pub fn with<T: Serialize + ?Sized>(mut self, payload: &T) -> Self {
-        self.brings = serde_json::to_value(payload).map_err(|error| error.to_string());
+        self.payload = serde_json::to_value(payload).map_err(|error| error.to_string());
         self
     }
 
-    /// The same id is the same signal, for the life of the run.
+    /// Sets the id of the signal. For the life of the run, a repeated signal with this id returns the first outcome.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// It is refused if nothing takes it now, instead of being kept.
+    /// Refuses the signal, instead of buffering it, if no transition consumes it now.
     #[must_use]
     pub fn strict(mut self) -> Self {
         self.strict = true;
         self
     }
 
-    /// How long it is kept if nothing takes it now.
+    /// Sets the time to live in the buffer if no transition consumes the signal now.
     #[must_use]
-    pub fn kept_for(mut self, time: Duration) -> Self {
-        self.kept_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    pub fn ttl(mut self, time: Duration) -> Self {
+        self.ttl_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
-    /// It answers this wait and no other, by its activation: it is refused if that is not open any more, with who has
-    /// answered it first, and is never kept for a later one.
+    /// Answers only this wait, which is identified by its activation. If the wait is no longer open, the signal is
+    /// refused, and the error names the first answer. It is never buffered for a later wait.
     #[must_use]
     pub fn answering(mut self, wait: ActivationId) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    pub(crate) fn by(mut self, actor: Option<&Actor>) -> Self {
-        self.by = actor.map(|actor| actor.id.clone());
+    /// Sets the reason for answering a wait in place of its answerers or of the person who has claimed it. Only callers
+    /// with `workflow:admin` may do that, and the audit trail records the reason.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
         self
     }
 
-    /// It is not kept.
+    pub(crate) fn by(mut self, actor: Option<&Arc<Actor>>) -> Self {
+        self.sender = Sender::of(actor, self.reason.clone());
+        self
+    }
+
+    /// Returns the body of the message that buffers the signal.
+    pub(crate) fn message(&self, payload: &Value) -> MessageBody {
+        MessageBody::Signal { name: self.name.clone(), payload: payload.clone(), by: self.sender.id() }
+    }
+
+    pub(crate) fn sender(&self) -> &Sender {
+        &self.sender
+    }
+
+    /// Returns true if the signal must not be buffered.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict || self.wait.is_some()
     }
 
-    fn event(&self, payload: &Value) -> Event {
+    fn event(&self, payload: &Value) -> Input {
         let (signal, payload) = (self.name.clone(), payload.clone());
         match self.wait {
-            Some(activation) => Event::Answered { activation, signal, payload },
-            None => Event::Signalled { signal, payload },
+            Some(activation) => Input::Answered { activation, signal, payload },
+            None => Input::Signalled { signal, payload },
         }
     }
 
-    /// What is on record of the answer to a wait.
+    /// Returns the record of the answer to the wait that the signal names.
     fn answer(&self, run: RunId, payload: &Value, at: Timestamp) -> Option<KeyWrite> {
-        let first = FirstAnswer { signal: self.name.clone(), by: self.by.clone(), at };
-        let request = json!([self.by, self.name, payload]).to_string();
-        Some(KeyWrite {
-            operation: format!("answer:{run}"),
-            key: self.wait?.to_string(),
-            request: Sha256::digest(request.as_bytes()).into(),
-            answer: serde_json::to_vec(&first).map(Bytes::from).expect("an answer is plain data"),
-            lives: Lives::WithRun(run),
-        })
+        let by = self.sender.id();
+        let accepted = Accepted { signal: &self.name, payload, wait: self.wait, by: by.as_deref(), at };
+        Some(accepted.key(run, self.wait?))
     }
 
     pub(crate) fn payload(&self) -> Result<Value, EngineError> {
-        self.brings.clone().map_err(|why| {
-            EngineError::Invalid(format!("the payload of `{}` cannot be written as JSON: {why}", self.name))
+        self.payload.clone().map_err(|why| {
+            EngineError::Invalid(format!(
+                "the payload of `{}` cannot be serialized as JSON: {why}",
+                self.name
+            ))
         })
     }
 
-    pub(crate) fn key(&self, run: RunId, payload: &Value, came_to: Signalled) -> Option<KeyWrite> {
+    pub(crate) fn key(&self, run: RunId, payload: &Value, value: Signalled) -> Option<KeyWrite> {
         let id = self.id.as_ref()?;
         let request = json!([self.name, payload]).to_string();
         Some(KeyWrite {
             operation: operation(run),
             key: id.clone(),
             request: Sha256::digest(request.as_bytes()).into(),
-            answer: serde_json::to_vec(&came_to).map(Bytes::from).expect("a word is plain data"),
-            lives: Lives::WithRun(run),
+            answer: serde_json::to_vec(&value).map(Bytes::from).expect("a word is plain data"),
+            lifetime: KeyLifetime::WithRun(run),
         })
     }
 }
 
-/// The operation under which the ids of a run's signals are kept.
+/// A signal or an answer to decide on.
+pub(crate) struct AskedSignal<'a> {
+    /// The input of the decision: [`Input::Signalled`] or [`Input::Answered`].
+    pub(crate) event: &'a Input,
+    /// The signal must not be buffered.
+    pub(crate) is_strict: bool,
+    pub(crate) sender: &'a Sender,
+}
+
+impl AskedSignal<'_> {
+    /// Returns the name, the payload and the wait of the signal.
+    fn parts(&self) -> (&Name, &Value, Option<ActivationId>) {
+        match self.event {
+            Input::Signalled { signal, payload } => (signal, payload, None),
+            Input::Answered { activation, signal, payload } => (signal, payload, Some(*activation)),
+            other => unreachable!("only signals and answers are decided here: {other:?}"),
+        }
+    }
+
+    /// Returns true if the signal must not be buffered. A caller's signal for a wait with answerers never is.
+    fn is_strict_for(&self, definition: &Definition) -> bool {
+        let is_caller = *self.sender != Sender::Program;
+        self.is_strict || (is_caller && is_restricted(definition, self.parts().0))
+    }
+
+    /// Returns the commit of the change that the signal causes, with its sender and the answer.
+    fn changing(&self, change: Box<Change>, loaded_run: &LoadedRun, now: Timestamp) -> PendingCommit {
+        let (signal, payload, wait) = self.parts();
+        let stopped = change.stopped.clone();
+        let audit = signal_audit(loaded_run, Some(&change), signal, self.sender);
+        let mut next = PendingCommit::change(change, loaded_run);
+        next.ledger.stopped =
+            stopped.map(|error| crate::ledger::Stopped { at: now, error, activation: None });
+        let by = self.sender.id();
+        Accepted { signal, payload, wait, by: by.as_deref(), at: now }.record_in(loaded_run, &mut next);
+        next.extras.audit.extend(audit);
+        next
+    }
+
+    /// Returns the commit that starts the action of the transition that the signal fires.
+    fn starting(&self, call: &ActionCall, loaded_run: &LoadedRun, now: Timestamp) -> PendingCommit {
+        let (signal, payload, wait) = self.parts();
+        let mut ledger = loaded_run.ledger.clone();
+        ledger.attempts.retain(|attempts| attempts.activation != call.activation);
+        let first = Attempts {
+            next: Some(now),
+            manual: true,
+            by: self.sender.id(),
+            answers: wait,
+            ..Attempts::new(&RetryRequest::of(call), None)
+        };
+        ledger.attempts.push(first.with_payload(payload));
+        let mut next = PendingCommit::note(ledger);
+        next.extras.audit.extend(signal_audit(loaded_run, None, signal, self.sender));
+        next
+    }
+}
+
+/// Returns the operation under which the ids of a run's signals are recorded.
 fn operation(run: RunId) -> String {
     format!("signal:{run}")
 }
@@ -181,8 +259,8 @@ impl Inner {
         scope: TenantScope,
         run: RunId,
         signal: &Signal,
-    ) -> Result<Done<Signalled>, EngineError> {
-        self.signalled(scope, run, signal).await.inspect_err(|_| self.saw_refusal())
+    ) -> Result<Idempotent<Signalled>, EngineError> {
+        self.signalled(scope, run, signal).await.inspect_err(|_| self.observe_refused_signal())
     }
 
     async fn signalled(
@@ -190,54 +268,58 @@ impl Inner {
         scope: TenantScope,
         run: RunId,
         signal: &Signal,
-    ) -> Result<Done<Signalled>, EngineError> {
+    ) -> Result<Idempotent<Signalled>, EngineError> {
         let payload = signal.payload()?;
-        if signal.wait.is_some() && signal.kept_ms.is_some() {
-            let why = "an answer to a wait is taken or refused, and never kept: leave out how long";
+        if signal.wait.is_some() && signal.ttl_ms.is_some() {
+            let why = "an answer to a wait is never buffered: remove its time to live";
             return Err(EngineError::Invalid(why.to_owned()));
         }
-        let key = signal.key(run, &payload, Signalled::Taken);
-        for _ in 0..MAX_TRIES {
-            // If the run is not as it was left, its commit says so. What is not a commit is said of the store's own.
+        let key = signal.key(run, &payload, Signalled::Consumed);
+        for _ in 0..MAX_ATTEMPTS {
+            // Cached state is safe only for commits, which compare revisions. Reload before any other outcome.
             let left = self.recent.take(scope.run(run));
             let is_left = left.is_some();
-            let standing = match left {
-                Some(standing) => standing,
+            let loaded_run = match left {
+                Some(loaded_run) => loaded_run,
                 None => self.load(scope, run).await?,
             };
             if !signal.own {
-                refuse_own(standing.definition().name(), run)?;
+                refuse_own(loaded_run.definition().name(), run)?;
             }
             let event = signal.event(&payload);
-            let came_to = match self.received(&standing, &event, &payload, signal.is_strict()).await {
-                Ok(Some(next)) => self.take(scope, &standing, next, signal, &payload).await,
+            let asked = AskedSignal { event: &event, is_strict: signal.is_strict(), sender: &signal.sender };
+            let value = match self.decide_signal(&loaded_run, &asked).await {
+                Ok(Some(next)) => self.take(scope, &loaded_run, next, signal, &payload).await,
                 _ if is_left => continue,
                 Ok(None) if signal.wait.is_some() => {
-                    let (status, why) = (standing.head.status, BEFORE_IT.to_owned());
-                    return Err(EngineError::NotNow { run, status, why });
+                    let (status, why) = (loaded_run.head.status, EARLIER_INPUT_FIRST.to_owned());
+                    return Err(EngineError::WrongStatus { run, status, why });
                 }
-                Ok(None) => self.keep(scope, run, signal, &payload).await,
+                Ok(None) => self.buffer_signal(scope, &loaded_run, signal, &payload).await,
                 Err(refused) => {
-                    return self.second(scope, run, signal, &payload, key.as_ref(), refused).await;
+                    return self.resolve_refusal(scope, run, signal, &payload, key.as_ref(), refused).await;
                 }
             };
-            match came_to {
-                Ok(came_to) => {
-                    self.saw_signal(scope, &standing, came_to);
-                    return Ok(Done::now(came_to));
+            match value {
+                Ok(value) => {
+                    self.observe_signal(scope, &loaded_run, value);
+                    return Ok(Idempotent::now(value));
                 }
-                Err(Turnless::Moved | Turnless::Refused(Refused::NoRun { .. })) => {}
-                Err(Turnless::Refused(Refused::NoTarget { .. })) => return Err(Refusal::Terminal.into()),
-                Err(turnless) => {
-                    return self.second(scope, run, signal, &payload, key.as_ref(), turnless.into()).await;
+                Err(CommitFailure::Moved | CommitFailure::Refused(Refused::NoRun { .. })) => {}
+                Err(CommitFailure::Refused(Refused::NoTarget { .. })) => return Err(Refusal::Terminal.into()),
+                Err(failure) => {
+                    return self
+                        .resolve_refusal(scope, run, signal, &payload, key.as_ref(), failure.into())
+                        .await;
                 }
             }
         }
-        Err(EngineError::Contended { run, tries: MAX_TRIES })
+        Err(EngineError::Contended { run, attempts: MAX_ATTEMPTS })
     }
 
-    /// What is refused may have been done before; and a wait that it answers may have been answered by somebody else.
-    async fn second(
+    /// Handles a refusal. The signal may have succeeded earlier under the same id, or the wait may already have an
+    /// answer.
+    pub(crate) async fn resolve_refusal(
         &self,
         scope: TenantScope,
         run: RunId,
@@ -245,15 +327,15 @@ impl Inner {
         payload: &Value,
         key: Option<&KeyWrite>,
         refused: EngineError,
-    ) -> Result<Done<Signalled>, EngineError> {
-        let done = self.unless_done(scope, key, Err(refused)).await;
+    ) -> Result<Idempotent<Signalled>, EngineError> {
+        let done = self.or_recorded(scope, key, Err(refused)).await;
         let answer = signal.wait.zip(signal.answer(run, payload, self.host.now()));
         let (Err(refused), Some((wait, answer))) = (&done, answer) else { return done };
         let KeyWrite { operation, key, request, .. } = answer;
         let query = RecordQuery::Key { operation, key, now: self.host.now() };
         match self.store.records(scope, query).await?.items.pop() {
             Some(Record::Key(record)) if record.request == Some(request) => {
-                Ok(Done::before(Signalled::Taken))
+                Ok(Idempotent::before(Signalled::Consumed))
             }
             Some(Record::Key(Recorded { answer: Some(first), .. })) => {
                 let unreadable =
@@ -265,7 +347,7 @@ impl Inner {
         }
     }
 
-    /// Signals the run that has this key, or begins it with the signal.
+    /// Signals the run with this key, or starts it with the signal.
     pub(crate) async fn start_or_signal(
         self: &Arc<Self>,
         scope: TenantScope,
@@ -273,21 +355,21 @@ impl Inner {
         signal: &Signal,
     ) -> Result<Started, EngineError> {
         let Some(key) = &start.key else {
-            let why = "a start that may turn out to be a signal needs a key: it says which run is meant";
+            let why = "start_or_signal needs an idempotency key, which identifies the run";
             return Err(EngineError::Invalid(why.to_owned()));
         };
         if signal.wait.is_some() {
             let why = "an answer to a wait cannot start a run: signal the run that waits";
             return Err(EngineError::Invalid(why.to_owned()));
         }
-        for _ in 0..MAX_TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let query =
                 RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.host.now() };
             let known = self.store.records(scope, query).await?.items.into_iter().next();
             let Some(Record::Key(record)) = known else {
                 match self.start(scope, start, Some(signal)).await {
                     Ok(started) if started.is_new => return Ok(started),
-                    // Somebody else has begun it meanwhile: then it is signalled.
+                    // Another caller has started it meanwhile: signal it.
                     Ok(_) => continue,
                     Err(error) => return Err(error),
                 }
@@ -296,63 +378,65 @@ impl Inner {
             self.signal(scope, run, signal).await?;
             return Ok(Started { run: Run::new(self.clone(), scope, run, false), is_new: false });
         }
-        Err(EngineError::Invalid(format!("the run with key `{key}` came and went {MAX_TRIES} times")))
+        Err(EngineError::Invalid(format!("the run with key `{key}` vanished {MAX_ATTEMPTS} times: retry")))
     }
 
-    /// What a signal, or the answer to a wait, does to the run as it stands; `None` = it is kept, unless it is strict.
-    pub(crate) async fn received(
+    /// Returns the commit that a signal or an answer leads to in the current state. `None` means that it must be
+    /// buffered. A strict signal is refused instead.
+    pub(crate) async fn decide_signal(
         &self,
-        standing: &Standing,
-        event: &Event,
-        payload: &Value,
-        strict: bool,
-    ) -> Result<Option<Move>, EngineError> {
-        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, event).await?;
+        loaded_run: &LoadedRun,
+        asked: &AskedSignal<'_>,
+    ) -> Result<Option<PendingCommit>, EngineError> {
+        let (event, sender) = (asked.event, asked.sender);
+        let strict = asked.is_strict_for(loaded_run.definition());
+        let answers = self.registry.answer(&loaded_run.workflow, &loaded_run.snapshot, event).await?;
         let now = self.host.now();
-        let decided = dispatch(standing.definition(), &standing.snapshot, event, &answers, now);
-        let stands = standing.suspended || standing.ledger.stopped.is_some() || standing.is_pending(now);
-        // What has come before it is dealt with before it.
-        let unseen = standing.head.owner.is_none() && standing.head.wake.is_some_and(|wake| wake <= now);
-        let waits = self.takes_an_earlier_one(standing).await?;
+        let decided = dispatch(loaded_run.definition(), &loaded_run.snapshot, event, &answers, now);
+        let stands =
+            loaded_run.suspended || loaded_run.ledger.stopped.is_some() || loaded_run.is_pending(now);
+        // Earlier messages and due timers are handled first.
+        let unseen = loaded_run.head.owner.is_none() && loaded_run.head.wake.is_some_and(|wake| wake <= now);
+        let waits = self.would_consume_buffered_signal(loaded_run).await?;
         let later = |why: &str| match strict {
-            true => Err(EngineError::NotNow {
-                run: standing.run(),
-                status: standing.head.status,
+            true => Err(EngineError::WrongStatus {
+                run: loaded_run.run(),
+                status: loaded_run.head.status,
                 why: why.to_owned(),
             }),
             false => Ok(None),
         };
+        let answered: Vec<ActivationId> = match &decided {
+            Ok(Decision::Change(change)) => activations_moved_by(&loaded_run.snapshot, change).collect(),
+            Ok(Decision::Act(call)) => vec![call.activation],
+            _ => Vec::new(),
+        };
+        answered.into_iter().try_for_each(|wait| may_answer(loaded_run, wait, sender, now))?;
         match decided {
-            Ok(_) if stands => later("it does not go on now, and the signal is not to be kept"),
+            Ok(_) if stands => {
+                later("it consumes no signals in this status, and this signal must not be buffered")
+            }
             Ok(_) if unseen && !strict => Ok(None),
-            Ok(_) if waits => later(BEFORE_IT),
+            Ok(_) if waits => later(EARLIER_INPUT_FIRST),
             Ok(Decision::Change(change))
-                if moved_by(&standing.snapshot, &change).any(|id| standing.is_engaged(id, now)) =>
+                if activations_moved_by(&loaded_run.snapshot, &change)
+                    .any(|id| loaded_run.is_engaged(id, now)) =>
             {
-                later(BEFORE_IT)
+                later(EARLIER_INPUT_FIRST)
             }
-            Ok(Decision::Change(change)) => {
-                let stopped = change.stopped.clone();
-                let mut next = Move::change(change, standing);
-                next.ledger.stopped =
-                    stopped.map(|error| crate::ledger::Stopped { at: now, error, activation: None });
-                Ok(Some(next))
+            Ok(Decision::Change(change)) => Ok(Some(asked.changing(change, loaded_run, now))),
+            // Only the owner knows whether the activation is free.
+            Ok(Decision::Act(_)) if loaded_run.head.owner.is_some() => {
+                later("a process is driving it, and this signal must not be buffered")
             }
-            // Somebody works on the run: whether the activation is free only the owner knows.
-            Ok(Decision::Act(_)) if standing.head.owner.is_some() => {
-                later("somebody works on it, and the signal is not to be kept")
-            }
+            // The signal and its payload go into the ledger, not into the inbox first: one commit, not two.
             Ok(Decision::Act(call)) => {
-                let mut ledger = standing.ledger.clone();
-                if ledger.of(call.activation).is_some_and(Tries::is_under_way) {
+                if loaded_run.ledger.of(call.activation).is_some_and(Attempts::is_under_way) {
                     return later(
-                        "what would take the signal is under way or tried again, and it is not to be kept",
+                        "its transition is busy or waits for a retry, and this signal must not be buffered",
                     );
                 }
-                ledger.tries.retain(|tries| tries.activation != call.activation);
-                let first = Tries { next: Some(now), by_hand: true, ..Tries::new(&Retrial::of(&call), None) };
-                ledger.tries.push(first.bringing(payload));
-                Ok(Some(Move::note(ledger)))
+                Ok(Some(asked.starting(&call, loaded_run, now)))
             }
             Ok(Decision::Retry { .. } | Decision::Stop(_)) => Ok(None),
             Err(Rejected::Refused(Refusal::NoActiveSource { .. })) if !strict => Ok(None),
@@ -363,28 +447,25 @@ impl Inner {
     async fn take(
         self: &Arc<Self>,
         scope: TenantScope,
-        standing: &Standing,
-        mut next: Move,
+        loaded_run: &LoadedRun,
+        mut next: PendingCommit,
         signal: &Signal,
         payload: &Value,
-    ) -> Result<Signalled, Turnless> {
-        next.along.keys.extend(signal.key(standing.run(), payload, Signalled::Taken));
-        // What begins an action may be given up, and the wait answered again.
-        if next.change.is_some() {
-            next.along.keys.extend(signal.answer(standing.run(), payload, self.host.now()));
-        }
+    ) -> Result<Signalled, CommitFailure> {
+        next.extras.keys.extend(signal.key(loaded_run.run(), payload, Signalled::Consumed));
         next.in_order = true;
-        self.anyone(scope, standing, next).await?;
-        Ok(Signalled::Taken)
+        self.commit_and_drive(scope, loaded_run, next).await?;
+        Ok(Signalled::Consumed)
     }
 
-    /// The run as it stands would take a signal that is kept already.
-    async fn takes_an_earlier_one(&self, standing: &Standing) -> Result<bool, EngineError> {
-        for letter in &standing.inbox {
-            let Says::Signal { name, payload } = &letter.says else { continue };
-            let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
-            let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await?;
-            if dispatch(standing.definition(), &standing.snapshot, &event, &answers, self.host.now()).is_ok()
+    /// Returns true if the run in its current state would consume a signal that is already buffered.
+    async fn would_consume_buffered_signal(&self, loaded_run: &LoadedRun) -> Result<bool, EngineError> {
+        for message in &loaded_run.inbox {
+            let MessageBody::Signal { name, payload, .. } = &message.body else { continue };
+            let event = Input::Signalled { signal: name.clone(), payload: payload.clone() };
+            let answers = self.registry.answer(&loaded_run.workflow, &loaded_run.snapshot, &event).await?;
+            if dispatch(loaded_run.definition(), &loaded_run.snapshot, &event, &answers, self.host.now())
+                .is_ok()
             {
                 return Ok(true);
             }
@@ -392,34 +473,35 @@ impl Inner {
         Ok(false)
     }
 
-    /// Refuses to signal a run of the engine's own. One that is not there is not the engine's.
-    pub(crate) async fn is_open(&self, scope: TenantScope, run: RunId) -> Result<(), EngineError> {
+    /// Rejects a signal to one of the engine's own runs. A run that does not exist is not the engine's.
+    pub(crate) async fn refuse_engine_run(&self, scope: TenantScope, run: RunId) -> Result<(), EngineError> {
         match self.store.load(scope, run).await? {
             Some(loaded) => refuse_own(&loaded.workflow, run),
             None => Ok(()),
         }
     }
 
-    /// How long a signal is kept.
-    pub(crate) fn kept_ms(&self, signal: &Signal) -> u64 {
-        signal.kept_ms.unwrap_or(self.options.signal_kept_ms)
+    /// Returns the time to live of a buffered signal, in milliseconds.
+    pub(crate) fn ttl_ms(&self, signal: &Signal) -> u64 {
+        signal.ttl_ms.unwrap_or(self.options.signal_ttl_ms)
     }
 
-    async fn keep(
+    async fn buffer_signal(
         &self,
         scope: TenantScope,
-        run: RunId,
+        loaded_run: &LoadedRun,
         signal: &Signal,
         payload: &Value,
-    ) -> Result<Signalled, Turnless> {
-        let now = self.host.now();
-        let says = Says::Signal { name: signal.name.clone(), payload: payload.clone() };
-        let until = now.plus_ms(self.kept_ms(signal));
-        let mut along = Along { send: vec![says.kept(run, until)], ..Along::default() };
-        along.keys.extend(signal.key(run, payload, Signalled::Kept));
-        self.apply(scope, self.commit_of(scope, along, now)).await?;
-        self.tell_holder(scope.run(run));
-        self.look_at(Some(now));
-        Ok(Signalled::Kept)
+    ) -> Result<Signalled, CommitFailure> {
+        let (now, run) = (self.host.now(), loaded_run.run());
+        let until = now.plus_ms(self.ttl_ms(signal));
+        let send = vec![signal.message(payload).buffered(run, until)];
+        let mut extras = CommitExtras { send, ..CommitExtras::default() };
+        extras.audit.extend(signal_audit(loaded_run, None, &signal.name, &signal.sender));
+        extras.keys.extend(signal.key(run, payload, Signalled::Buffered));
+        self.apply(scope, self.commit_of(scope, extras, now)).await?;
+        self.notify_driver(scope.run(run));
+        self.wake_at(Some(now));
+        Ok(Signalled::Buffered)
     }
 }

@@ -1,4 +1,4 @@
-//! Who waits for the end of which run in this process.
+//! Notifies callers in this process that wait for the end of a run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,7 +11,7 @@ use tokio::sync::futures::Notified;
 
 use crate::error::RunError;
 
-/// How a run stands that somebody waited for.
+/// The end of a run, or the error that stopped it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum End {
     Completed(Value),
@@ -29,11 +29,11 @@ impl End {
     }
 }
 
-/// Where the end of a run is told.
+/// Delivers the end of a run to the callers that wait for it.
 #[derive(Default)]
 pub(crate) struct Slot {
     end: Mutex<Option<End>>,
-    told: Notify,
+    notification: Notify,
 }
 
 impl Slot {
@@ -41,22 +41,22 @@ impl Slot {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn told(&self) -> Notified<'_> {
-        self.told.notified()
+    pub(crate) fn notification(&self) -> Notified<'_> {
+        self.notification.notified()
     }
 }
 
 type Waiting = HashMap<RunKey, Weak<Slot>>;
 
-/// The slots of the runs that somebody holds on to.
+/// The slots of runs that have a waiting caller.
 #[derive(Default)]
 pub(crate) struct Slots(Mutex<Waiting>);
 
 impl Slots {
-    /// The slot of a run.
+    /// Returns the slot of a run, and creates it if necessary.
     pub(crate) fn slot(&self, run: RunKey) -> Arc<Slot> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody holds on to any more go before the table would have to grow.
+        // Remove unused slots before the table has to grow.
         if waiting.len() == waiting.capacity() {
             waiting.retain(|_, slot| slot.strong_count() > 0);
         }
@@ -68,7 +68,7 @@ impl Slots {
         })
     }
 
-    /// What was told of a run no longer holds: it goes on.
+    /// Removes the recorded end of a run, because the run continues.
     pub(crate) fn clear(&self, run: RunKey) {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = waiting.get(&run).and_then(Weak::upgrade);
@@ -78,12 +78,12 @@ impl Slots {
         }
     }
 
-    /// Tells whoever waits.
+    /// Records the end of a run and wakes the waiting callers.
     pub(crate) fn tell(&self, run: RunKey, end: End) {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(slot) = waiting.get(&run).and_then(Weak::upgrade) else { return };
         drop(waiting);
         *slot.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
-        slot.told.notify_waiters();
+        slot.notification.notify_waiters();
     }
 }

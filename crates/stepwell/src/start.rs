@@ -1,4 +1,4 @@
-//! How a run begins: at once or later, once per key, for a time.
+//! Starts runs: now or later, at most once per idempotency key, with an optional deadline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,54 +7,59 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use stepwell_core::{DefinitionHash, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
+use stepwell_core::{DefinitionHash, Input, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
-    Chain, Commit, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Record, RecordQuery, Refused,
-    ShadowWrite, Status, StoreError, TenantScope,
+    AuditRow, Chain, Commit, Head, KeyLifetime, KeyWrite, NewRun, Parent, ProcessId, Record, RecordQuery,
+    Refused, ShadowWrite, Status, StoreError, TenantScope,
 };
 
+use crate::answering::{self, STARTED, Sender, is_restricted, signal_audit};
+use crate::commit_cycle::{CommitFailure, CycleResult, notify_parent, open_waits_of};
+use crate::concurrency::Permit;
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
+use crate::flow::strategy::refuses_runs;
 use crate::ledger::{ChildNote, Ledger, Stopped};
 use crate::lists;
-use crate::look::Next;
-use crate::post::Says;
+use crate::loaded_run::{CommitExtras, InFlightActions, LoadedRun};
+use crate::planner::NextStep;
 use crate::registry::Workflow;
-use crate::room::Pass;
 use crate::signal::{Signal, Signalled};
-use crate::standing::{Along, Flying, Standing};
-use crate::turn::{Turned, Turnless, open_waits_of, tell_parent};
 
-/// The operation under which the keys of starts are kept.
+/// The operation under which the idempotency keys of starts are recorded.
 pub(crate) const START: &str = "start";
-/// The same for keys that the engine makes up, of schedules, events and triggers: no caller can take one of these.
+/// The operation for the engine's own keys of schedules, events and triggers. No caller can use one of these keys.
 pub(crate) const OWN_START: &str = "stepwell.start";
 
-/// The data of a run that is started without any.
+/// Returns the default input: an empty object.
 pub(crate) fn no_input() -> Value {
     Value::Object(Map::new())
 }
 
-/// A run that is to begin.
+/// A request to start a run.
 #[derive(Debug, Clone)]
 pub struct Start {
     pub(crate) workflow: Name,
     pub(crate) input: Result<Value, String>,
     pub(crate) id: Option<RunId>,
     pub(crate) key: Option<String>,
-    begins: Option<When>,
+    starts_at: Option<When>,
     deadline: Option<When>,
     waits_on_failure: bool,
-    /// The same key gives the same run, whatever it is to be started with.
-    whatever: bool,
-    /// Shadow columns that are not read from its data.
-    shaded: Vec<ShadowWrite>,
-    /// The edition that it is to be.
+    /// The key alone identifies the run; the input may differ.
+    ignore_input: bool,
+    /// Shadow columns that are not derived from the run's data.
+    shadow_columns: Vec<ShadowWrite>,
+    /// The workflow version to use, instead of the one for new runs.
     pinned: Option<DefinitionHash>,
     /// The workflow is one of the engine's own.
     own: bool,
-    /// The key is the engine's, not a caller's.
+    /// The key was made by the engine, not by a caller.
     engine_key: bool,
+    /// Id of the actor who starts the run.
+    pub(crate) by: Option<String>,
+    /// The strategy of the workflow may be any: a simulation has only runs.
+    any_strategy: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,30 +78,56 @@ impl When {
 }
 
 impl Start {
-    /// A run of this workflow, without data: it begins with an empty object.
+    /// Creates a request for a run of this workflow, with an empty object as its input.
     pub fn new(workflow: impl Into<Name>) -> Self {
         Start {
             workflow: workflow.into(),
             input: Ok(no_input()),
             id: None,
             key: None,
-            begins: None,
+            starts_at: None,
             deadline: None,
             waits_on_failure: false,
-            whatever: false,
-            shaded: Vec::new(),
+            ignore_input: false,
+            shadow_columns: Vec::new(),
             pinned: None,
             own: false,
             engine_key: false,
+            by: None,
+            any_strategy: false,
         }
     }
 
-    /// A run of one of the engine's own workflows, with a key of the engine's.
+    /// Sets the actor who starts the run: a caller, a schedule, an event or a run. It is no part of the request that an
+    /// idempotency key identifies.
+    pub(crate) fn by(mut self, actor: Option<String>) -> Self {
+        self.by = actor;
+        self
+    }
+
+    /// Sets the actor unless there is one.
+    pub(crate) fn by_default(mut self, actor: &str) -> Self {
+        self.by.get_or_insert_with(|| actor.to_owned());
+        self
+    }
+
+    /// Returns the audit row of the start; `None` for the embedding program.
+    pub(crate) fn audit(&self, run: RunId) -> Option<AuditRow> {
+        let actor = self.by.clone()?;
+        Some(answering::row(STARTED, run, actor, &json!({"workflow": self.workflow})))
+    }
+
+    /// Starts a run of a workflow with any strategy, for simulations.
+    pub(crate) fn any_strategy(self) -> Self {
+        Start { any_strategy: true, ..self }
+    }
+
+    /// Creates a request for a run of one of the engine's own workflows, with an engine key.
     pub(crate) fn own(workflow: &'static str, key: impl Into<String>) -> Self {
         Start { own: true, ..Start::new(workflow) }.engine_key(key)
     }
 
-    /// A key of the engine's: no key that a caller chooses is the same.
+    /// Sets a key made by the engine. It never equals a caller's key.
     pub(crate) fn engine_key(self, key: impl Into<String>) -> Self {
         Start { engine_key: true, ..self.key(key) }
     }
@@ -105,130 +136,137 @@ impl Start {
         self.own
     }
 
-    /// The operation under which its key is kept.
+    /// Returns the operation under which the key is recorded.
     pub(crate) fn operation(&self) -> &'static str {
         if self.engine_key { OWN_START } else { START }
     }
 
-    /// The same key gives the same run, whatever it is to be started with.
-    pub(crate) fn whatever(mut self) -> Self {
-        self.whatever = true;
+    /// Ignores the input when a repeated key is compared.
+    pub(crate) fn ignore_input(mut self) -> Self {
+        self.ignore_input = true;
         self
     }
 
-    /// Shadow columns that are not read from its data.
-    pub(crate) fn shaded(mut self, columns: Vec<ShadowWrite>) -> Self {
-        self.shaded = columns;
+    /// Sets shadow columns that are not derived from the run's data.
+    pub(crate) fn shadow_columns(mut self, columns: Vec<ShadowWrite>) -> Self {
+        self.shadow_columns = columns;
         self
     }
 
-    /// A run of this edition, whichever new runs get.
-    pub(crate) fn pinned(mut self, edition: DefinitionHash) -> Self {
-        self.pinned = Some(edition);
+    /// Pins the run to this workflow version, instead of the one for new runs.
+    pub(crate) fn pinned(mut self, workflow_version: DefinitionHash) -> Self {
+        self.pinned = Some(workflow_version);
         self
     }
 
-    /// The data it begins with: an object, or anything if the workflow is a document.
+    /// Sets the input: an object, or any value for a workflow document.
     #[must_use]
     pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
         self.input = serde_json::to_value(input).map_err(|error| error.to_string());
         self
     }
 
-    /// Its id; without this it gets a new one.
+    /// Sets the id of the run. Default: a new id.
     #[must_use]
     pub fn id(mut self, id: RunId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// The same key gives the same run, as long as that run is there.
+    /// Sets the idempotency key. The same key returns the same run, as long as that run exists.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// It begins then; until then it is pending.
+    /// Sets the start time. The run is pending until then.
     #[must_use]
     pub fn at(mut self, at: Timestamp) -> Self {
-        self.begins = Some(When::At(at));
+        self.starts_at = Some(When::At(at));
         self
     }
 
-    /// It begins after a while.
+    /// Delays the start by this time.
     #[must_use]
     pub fn after(mut self, pause: Duration) -> Self {
-        self.begins = Some(When::In(pause));
+        self.starts_at = Some(When::In(pause));
         self
     }
 
-    /// If it has not ended by then, it is cancelled.
+    /// Cancels the run if it has not ended at this time.
     #[must_use]
     pub fn deadline(mut self, at: Timestamp) -> Self {
         self.deadline = Some(When::At(at));
         self
     }
 
-    /// If it has not ended after this time, it is cancelled.
+    /// Cancels the run if it has not ended after this time.
     #[must_use]
     pub fn within(mut self, time: Duration) -> Self {
         self.deadline = Some(When::In(time));
         self
     }
 
-    /// For a child: its parent does not hear that it has failed, only that it has completed or was cancelled.
+    /// For a child: does not report a failure to the parent, only completion and cancellation.
     #[must_use]
     pub fn wait_on_failure(mut self) -> Self {
         self.waits_on_failure = true;
         self
     }
 
-    /// It begins later, or has a time by which it has to end.
-    pub(crate) fn is_timed(&self) -> bool {
-        self.begins.is_some() || self.deadline.is_some()
+    fn input_value(&self) -> Result<Value, EngineError> {
+        let workflow = &self.workflow;
+        let wrong = |why| format!("the input of `{workflow}` cannot be serialized as JSON: {why}");
+        self.input.clone().map_err(|why| EngineError::Invalid(wrong(why)))
     }
 
-    /// The record of its key: the same key with another request is an error.
+    /// Returns true if the start is delayed or the run has a deadline.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.starts_at.is_some() || self.deadline.is_some()
+    }
+
+    /// Returns the record of the idempotency key. The same key with another request is an error.
     pub(crate) fn key_for(&self, run: RunId) -> Option<KeyWrite> {
         let key = self.key.as_ref()?;
-        let input = self.input.as_ref().ok().filter(|_| !self.whatever);
+        let input = self.input.as_ref().ok().filter(|_| !self.ignore_input);
         let asked = json!([self.workflow, input]).to_string();
         Some(KeyWrite {
             operation: self.operation().to_owned(),
             key: key.clone(),
             request: Sha256::digest(asked.as_bytes()).into(),
             answer: run.to_string().into(),
-            lives: Lives::WithRun(run),
+            lifetime: KeyLifetime::WithRun(run),
         })
     }
 }
 
-/// A run that is about to begin.
+/// A new run that is ready to be committed.
 pub(crate) struct Fresh {
     pub(crate) new: NewRun,
-    pub(crate) standing: Standing,
-    pub(crate) next: Next,
-    /// The registry's number by which it has its shadow columns.
-    pub(crate) shadings: u64,
+    pub(crate) loaded_run: LoadedRun,
+    pub(crate) next: NextStep,
+    /// The registry's counter of shadow columns when the run was built.
+    pub(crate) shadow_revision: u64,
 }
 
 impl Fresh {
-    /// Puts the run into a commit that is somebody else's. One that has ended or stopped as it began tells its parent in
-    /// the same commit.
-    pub(crate) fn goes_along(self, along: &mut Along) {
-        let Fresh { mut new, mut standing, next: _, shadings } = self;
-        along.shadings = Some(along.shadings.map_or(shadings, |known| known.min(shadings)));
-        tell_parent(false, &mut standing, along);
-        along.documents.extend(lists::kept(new.run, None, &standing.snapshot));
-        new.attempt = standing.ledger.write();
-        along.create.push(new);
-        along.definitions.push(standing.workflow);
+    /// Adds the run to the extras of another commit. If it ended or stopped at its start, the same commit notifies its
+    /// parent.
+    pub(crate) fn add_to_commit(self, extras: &mut CommitExtras) {
+        let Fresh { mut new, mut loaded_run, next: _, shadow_revision } = self;
+        extras.shadow_revision =
+            Some(extras.shadow_revision.map_or(shadow_revision, |known| known.min(shadow_revision)));
+        notify_parent(false, &mut loaded_run, extras);
+        extras.documents.extend(lists::kept(new.run, None, &loaded_run.snapshot));
+        new.ledger = loaded_run.ledger.write();
+        extras.create.push(new);
+        extras.definitions.push(loaded_run.workflow);
     }
 }
 
 impl Inner {
-    /// A run that is about to begin, of what the name stands for now.
+    /// Builds a new run of the workflow that the name currently resolves to.
     pub(crate) async fn fresh(
         &self,
         scope: TenantScope,
@@ -241,30 +279,40 @@ impl Inner {
             Some(pinned) => pinned,
             None => self.workflow_of(scope, wanted).await?,
         };
-        self.fresh_of(workflow, wanted, run, parent, None).await
+        self.refuse_flow(&workflow)?;
+        self.fresh_of(scope, workflow, wanted, run, parent, None).await
     }
 
-    /// A run that is about to begin; `owner` works on it at once if there is something to do.
+    /// Rejects a workflow that keeps its state in a token or behind a handle.
+    pub(crate) fn refuse_flow(&self, workflow: &Workflow) -> Result<(), EngineError> {
+        let strategies = self.flows.get().map(|flows| &flows.strategies);
+        match refuses_runs(strategies, &workflow.definition) {
+            None => Ok(()),
+            Some(strategy) => Err(EngineError::NotARun {
+                workflow: workflow.definition.name().clone(),
+                strategy: strategy.to_owned(),
+            }),
+        }
+    }
+
+    /// Builds a new run. `owner` drives it at once if there is something to do.
     pub(crate) async fn fresh_of(
         &self,
+        scope: TenantScope,
         workflow: Arc<Workflow>,
         wanted: &Start,
         run: RunId,
         parent: Option<(Parent, RunId)>,
         owner: Option<ProcessId>,
     ) -> Result<Fresh, EngineError> {
-        let shadings = self.registry.shadings();
+        let shadow_revision = self.shadow_revision();
         let now = self.host.now();
-        let input = wanted.input.clone().map_err(|why| {
-            EngineError::Invalid(format!(
-                "the input of `{}` cannot be written as JSON: {why}",
-                wanted.workflow
-            ))
-        })?;
-        let begins = wanted.begins.map_or(now, |when| when.after(now)).max(now);
-        let change = start(&workflow.definition, run, input, begins)?;
+        let input = wanted.input_value()?;
+        let starts_at = wanted.starts_at.map_or(now, |when| when.after(now)).max(now);
+        let mut change = start(&workflow.definition, run, input, starts_at)?;
+        change.entry.actor.clone_from(&wanted.by);
         let (parent, root) = parent.map_or((None, run), |(parent, root)| (Some(parent), root));
-        let child = wanted.waits_on_failure.then_some(ChildNote { waits_on_failure: true, told: false });
+        let child = wanted.waits_on_failure.then(ChildNote::after_retries);
         let deadline = wanted.deadline.map(|when| when.after(now));
         let stopped = change.stopped.clone().map(|error| Stopped { at: now, error, activation: None });
         let ledger = Ledger { deadline, child, stopped, ..Ledger::default() };
@@ -281,7 +329,7 @@ impl Inner {
             state: first.state.clone(),
             chain: Chain::default(),
         };
-        let standing = Standing {
+        let loaded_run = LoadedRun {
             head,
             workflow: workflow.clone(),
             snapshot: Arc::new(change.snapshot),
@@ -291,32 +339,32 @@ impl Inner {
             root,
             suspended: false,
         };
-        let next = self.look(&standing, &Flying::new(), now).await;
+        let next = self.plan(&loaded_run, &InFlightActions::new(), now).await;
         let (status, wake, owner) = match &next {
-            Next::Rest(rest) => (rest.status, rest.wake, None),
+            NextStep::Sleep(idle) => (idle.status, idle.wake, None),
             _ => (Status::Running, Some(now), owner),
         };
-        let mut shadows = self.shadows(&workflow, None, standing.snapshot.context());
-        shadows.extend(wanted.shaded.iter().cloned());
+        let mut shadows = self.new_shadows(scope, &loaded_run).await;
+        shadows.extend(wanted.shadow_columns.iter().cloned());
         let new = NewRun {
             run,
             workflow: workflow.definition.name().clone(),
             definition: workflow.definition.hash(),
-            version: standing.snapshot.version(),
+            version: loaded_run.snapshot.version(),
             first,
             status,
             wake,
             owner,
             parent,
             root,
-            attempt: standing.ledger.write(),
-            open: open_waits_of(&workflow.definition, &standing.snapshot),
+            ledger: loaded_run.ledger.write(),
+            open: open_waits_of(&workflow.definition, &loaded_run.snapshot),
             shadows,
         };
-        Ok(Fresh { new, standing, next, shadings })
+        Ok(Fresh { new, loaded_run, next, shadow_revision })
     }
 
-    /// Begins a run, with a first signal if one is given.
+    /// Starts a run, with a first signal if one is given.
     pub(crate) async fn start(
         self: &Arc<Self>,
         scope: TenantScope,
@@ -325,157 +373,180 @@ impl Inner {
     ) -> Result<Started, EngineError> {
         let workflow = match self.workflow_of(scope, wanted).await {
             Err(error @ EngineError::Inactive { .. }) => {
-                return self.begun_before(scope, wanted).await?.ok_or(error);
+                return self.find_started(scope, wanted).await?.ok_or(error);
             }
             found => found?,
         };
+        if !wanted.any_strategy {
+            self.refuse_flow(&workflow)?;
+        }
         let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
-        let pass = if first.is_some() { None } else { self.pass_for(scope.tenant(), &workflow) };
-        let owner = pass.as_ref().map(|_| self.process());
-        let Fresh { new, standing, next, shadings } =
-            self.fresh_of(workflow.clone(), wanted, run, None, owner).await?;
-        let mut along = Along { definitions: vec![workflow.clone()], ..Along::default() };
+        let permit = if first.is_some() { None } else { self.try_acquire_permit(scope.tenant(), &workflow) };
+        let owner = permit.as_ref().map(|_| self.process());
+        let Fresh { new, loaded_run, next, shadow_revision } =
+            self.fresh_of(scope, workflow.clone(), wanted, run, None, owner).await?;
+        let mut extras = CommitExtras { definitions: vec![workflow.clone()], ..CommitExtras::default() };
         if let Some(signal) = first {
             let payload = signal.payload()?;
-            self.check_signal(&standing, &signal.name, &payload).await?;
-            let says = Says::Signal { name: signal.name.clone(), payload: payload.clone() };
-            along.send.push(says.kept(run, self.host.now().plus_ms(self.kept_ms(signal))));
-            along.keys.extend(signal.key(run, &payload, Signalled::Kept));
+            self.check_signal(&loaded_run, &signal.name, &payload).await?;
+            refuse_first_answer(&loaded_run, signal)?;
+            let until = self.host.now().plus_ms(self.ttl_ms(signal));
+            extras.send.push(signal.message(&payload).buffered(run, until));
+            extras.audit.extend(signal_audit(&loaded_run, None, &signal.name, signal.sender()));
+            extras.keys.extend(signal.key(run, &payload, Signalled::Buffered));
         }
-        along.keys.extend(wanted.key_for(run));
+        extras.keys.extend(wanted.key_for(run));
+        extras.audit.extend(wanted.audit(run));
         let owner = new.owner;
-        along.documents.extend(lists::kept(run, None, &standing.snapshot));
-        along.create.push(new);
+        extras.documents.extend(lists::kept(run, None, &loaded_run.snapshot));
+        extras.create.push(new);
         let handle = Run::new(self.clone(), scope, run, true);
-        let commit = self.commit_of(scope, along, self.host.now());
-        let (guard, _under_way) = (self.unless_dropped(), self.under_way());
-        let started = self.begun(scope, commit, (standing, next, pass), owner, handle).await;
-        if started.is_ok() && self.registry.shadings() != shadings {
+        let commit = self.commit_of(scope, extras, self.host.now());
+        let (guard, _under_way) = (self.ownership_guard(), self.under_way());
+        let started = self.commit_start(scope, commit, (loaded_run, next, permit), owner, handle).await;
+        if started.is_ok() && self.shadow_revision() != shadow_revision {
             Box::pin(self.catch_up(scope, vec![run])).await;
         }
         guard.done();
         started
     }
 
-    /// The run that was begun under a start's key, while its workflow could be started.
-    async fn begun_before(
+    /// Returns the run that was started earlier under the same key, when the workflow was still active.
+    async fn find_started(
         self: &Arc<Self>,
         scope: TenantScope,
         wanted: &Start,
     ) -> Result<Option<Started>, EngineError> {
         let Some(key) = wanted.key.clone() else { return Ok(None) };
-        let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.host.now() };
+        let operation = wanted.operation().to_owned();
+        let query = RecordQuery::Key { operation: operation.clone(), key: key.clone(), now: self.host.now() };
         let Some(Record::Key(known)) = self.store.records(scope, query).await?.items.pop() else {
             return Ok(None);
         };
         let run = run_of(known.answer.as_ref())?;
         let asked = wanted.key_for(run).map(|key| key.request);
         if known.request.is_some() && known.request != asked {
-            return Err(EngineError::KeyReused { operation: START.to_owned(), key });
+            return Err(EngineError::KeyReused { operation, key });
         }
         Ok(Some(Started { run: Run::new(self.clone(), scope, run, false), is_new: false }))
     }
 
-    /// Commits the beginning of a run and goes on with it.
-    async fn begun(
+    /// Commits a new run and drives it.
+    async fn commit_start(
         self: &Arc<Self>,
         scope: TenantScope,
         commit: Commit,
-        (mut standing, next, pass): (Standing, Next, Option<Pass>),
+        (mut loaded_run, next, permit): (LoadedRun, NextStep, Option<Permit>),
         owner: Option<ProcessId>,
         handle: Run,
     ) -> Result<Started, EngineError> {
-        let run = standing.run();
+        let run = loaded_run.run();
         match self.apply(scope, commit).await {
             Ok(committed) => {
                 let head = committed.and_then(|committed| committed.created.into_iter().next());
                 match (head, owner.is_some()) {
                     (Some(head), true) => {
-                        standing.head = head;
-                        self.published(scope, &standing);
+                        loaded_run.head = head;
+                        self.publish_end(scope, &loaded_run);
                         let at = self.host.now();
-                        self.go_on(scope, Turned { standing, next, at, is_ours: true }, pass);
+                        self.drive_or_schedule(
+                            scope,
+                            CycleResult { loaded_run, next, at, is_ours: true },
+                            permit,
+                        );
                     }
                     (Some(head), false) => {
-                        standing.head = head;
-                        self.published(scope, &standing);
-                        self.look_at(standing.head.wake);
-                        self.recent.put(scope, standing);
+                        loaded_run.head = head;
+                        self.publish_end(scope, &loaded_run);
+                        self.wake_at(loaded_run.head.wake);
+                        self.recent.put(scope, loaded_run);
                     }
-                    // The answer was lost: whoever owns the run by now finds it as an orphan's or by its time.
+                    // The answer was lost. If this process does not own the run, its owner or its wake-up time takes
+                    // care of it.
                     (None, _) => {
-                        if let Err(error) = self.adopt(scope, run, owner, pass).await {
-                            tracing::warn!(%run, %error, "a run was begun whose answer was lost");
+                        if let Err(error) = self.adopt(scope, run, owner, permit).await {
+                            tracing::warn!(%run, %error, "a run was started, but the answer of its commit was lost");
                             self.in_doubt();
                         }
                     }
                 }
                 Ok(Started { run: handle, is_new: true })
             }
-            Err(Turnless::Refused(Refused::Done { answer, .. })) => {
+            Err(CommitFailure::Refused(Refused::Done { answer, .. })) => {
                 let run = run_of(Some(&answer))?;
                 Ok(Started { run: Run::new(self.clone(), scope, run, false), is_new: false })
             }
-            Err(Turnless::Moved) => Err(EngineError::Store(StoreError::Unavailable(format!(
+            Err(CommitFailure::Moved) => Err(EngineError::Store(StoreError::Unavailable(format!(
                 "run {run} was not started: its commit was lost; start it again"
             )))),
-            Err(turnless) => Err(turnless.into()),
+            Err(failure) => Err(failure.into()),
         }
     }
 
-    /// A signal that the definition does not know, or whose payload does not fit, begins no run.
+    /// Rejects a signal that the definition does not declare, or whose payload does not match its schema.
     pub(crate) async fn check_signal(
         &self,
-        standing: &Standing,
+        loaded_run: &LoadedRun,
         name: &Name,
         payload: &Value,
     ) -> Result<(), EngineError> {
-        let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
-        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await?;
-        let decided = dispatch(standing.definition(), &standing.snapshot, &event, &answers, self.host.now());
+        let event = Input::Signalled { signal: name.clone(), payload: payload.clone() };
+        let answers = self.registry.answer(&loaded_run.workflow, &loaded_run.snapshot, &event).await?;
+        let decided =
+            dispatch(loaded_run.definition(), &loaded_run.snapshot, &event, &answers, self.host.now());
         match decided {
             Err(Rejected::Refused(
-                refusal @ (Refusal::UnknownSignal { .. } | Refusal::PayloadUnfit { .. }),
+                refusal @ (Refusal::UnknownSignal { .. } | Refusal::InvalidPayload { .. }),
             )) => Err(refusal.into()),
             _ => Ok(()),
         }
     }
 
-    /// Goes on with a run whose commit made this process its owner and whose answer was lost.
+    /// Drives a run whose first commit made this process the owner but whose answer was lost.
     async fn adopt(
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
         owner: Option<ProcessId>,
-        pass: Option<Pass>,
+        permit: Option<Permit>,
     ) -> Result<(), EngineError> {
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
-        let standing = self.stand(scope, loaded).await?;
-        self.published(scope, &standing);
+        let loaded_run = self.build_loaded_run(scope, loaded).await?;
+        self.publish_end(scope, &loaded_run);
         let at = self.host.now();
-        let next = self.look(&standing, &Flying::new(), at).await;
-        // As it is read it may belong to this process by another commit than the one that began it.
-        let is_ours = owner.is_some() && standing.head.owner == owner && standing.head.fence == BEGUN;
-        self.go_on(scope, Turned { standing, next, at, is_ours }, pass);
+        let next = self.plan(&loaded_run, &InFlightActions::new(), at).await;
+        // This process may own the run through a later commit, which has its own driver.
+        let is_ours = owner.is_some() && loaded_run.head.owner == owner && loaded_run.head.fence == BEGUN;
+        self.drive_or_schedule(scope, CycleResult { loaded_run, next, at, is_ours }, permit);
         Ok(())
     }
+}
+
+/// Rejects a signal with which a caller would answer a wait that the caller has not seen.
+pub(crate) fn refuse_first_answer(loaded_run: &LoadedRun, signal: &Signal) -> Result<(), EngineError> {
+    if *signal.sender() == Sender::Program || !is_restricted(loaded_run.definition(), &signal.name) {
+        return Ok(());
+    }
+    let name = &signal.name;
+    Err(EngineError::Invalid(format!(
+        "signal `{name}` answers a wait that names its answerers, so it is not buffered: answer the wait when it is open"
+    )))
 }
 
 /// The fence of a run's first owner.
 const BEGUN: u64 = 1;
 
-/// The run that the record of a start's key names.
+/// Parses the run id in the record of a start's key.
 pub(crate) fn run_of(answer: Option<&Bytes>) -> Result<RunId, EngineError> {
     let text = answer.and_then(|answer| std::str::from_utf8(answer).ok());
     let run = text.and_then(|text| text.parse().ok());
-    run.ok_or_else(|| EngineError::Invalid("the key's record names no run".to_owned()))
+    run.ok_or_else(|| EngineError::Invalid("the record of the key contains no run id".to_owned()))
 }
 
-/// A run, and whether it was begun just now or had been before under the same key.
+/// A run and the information whether this call started it.
 #[derive(Debug, Clone)]
 pub struct Started {
-    /// The run.
     pub run: Run,
-    /// It was begun just now.
+    /// False if the run was started earlier under the same idempotency key.
     pub is_new: bool,
 }

@@ -1,41 +1,39 @@
-//! A workflow in one pass and without a database: to its end, or to the first wait or timer.
+//! Stateless execution: runs a workflow in memory, to its end or to the first wait or timer.
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use stepwell_core::snapshot::Finished;
+use stepwell_core::snapshot::RunEnd;
 use stepwell_core::{Failure, RunId, Snapshot};
 use stepwell_store::{Document, DocumentQuery, HistoryQuery, MemoryStore, Status, Store};
 
 use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
-use crate::hold;
 use crate::lists;
-use crate::standing::{Along, Standing};
+use crate::loaded_run::{CommitExtras, LoadedRun};
+use crate::run_driver;
 use crate::start::{Fresh, Start};
 
-/// What a pass came to.
+/// The result of a stateless execution.
 #[derive(Debug, Clone)]
-pub struct Pass {
-    /// How the run is doing: completed, waiting or failed.
+pub struct StatelessResult {
+    /// Status of the run: completed, waiting or failed.
     pub status: Status,
-    /// Its state.
     pub snapshot: Arc<Snapshot>,
-    /// Its result, if it has one.
+    /// The output, if the run has completed.
     pub result: Option<Value>,
-    /// Why it stopped, if it did.
+    /// The error that stopped the run.
     pub error: Option<Failure>,
-    /// Its documents.
     pub documents: Vec<Document>,
-    /// What happened, oldest first.
-    pub history: Vec<stepwell_core::Entry>,
+    /// History of the run, oldest first.
+    pub history: Vec<stepwell_core::HistoryEntry>,
 }
 
 impl Engine {
-    /// Runs a workflow in one pass and writes nothing down: to its end, or to the first wait or timer, where the
-    /// snapshot is given back. Refused before it starts if the definition needs children or the data store.
-    pub async fn run_stateless(&self, start: Start) -> Result<Pass, EngineError> {
+    /// Runs a workflow in memory, to its end or to the first wait or timer, and returns its snapshot. Nothing is
+    /// stored. Fails before the start if the definition needs children or the data store.
+    pub async fn run_stateless(&self, start: Start) -> Result<StatelessResult, EngineError> {
         self.permit(Permission::Manage)?;
         let workflow = self.inner.workflow(self.scope, &start.workflow).await?;
         let needs = workflow.definition.needs();
@@ -54,49 +52,54 @@ impl Engine {
         let inner = self.inner.in_memory(Arc::new(MemoryStore::new()));
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let process = inner.process();
-        let Fresh { new, standing, next, shadings: _ } =
-            inner.fresh_of(workflow, &start, run, None, Some(process)).await?;
-        let documents = lists::kept(run, None, &standing.snapshot);
-        let along = Along { create: vec![new], documents, ..Along::default() };
+        let Fresh { new, loaded_run, next, shadow_revision: _ } =
+            inner.fresh_of(self.scope, workflow, &start, run, None, Some(process)).await?;
+        let documents = lists::kept(run, None, &loaded_run.snapshot);
+        let extras = CommitExtras { create: vec![new], documents, ..CommitExtras::default() };
         let committed =
-            inner.store.commit(self.scope, inner.commit_of(self.scope, along, inner.host.now())).await?;
-        let head = committed.created.into_iter().next().unwrap_or_else(|| standing.head.clone());
-        let mut standing = Standing { head, ..standing };
+            inner.store.commit(self.scope, inner.commit_of(self.scope, extras, inner.host.now())).await?;
+        let head = committed.created.into_iter().next().unwrap_or_else(|| loaded_run.head.clone());
+        let mut loaded_run = LoadedRun { head, ..loaded_run };
         let mut next = Some(next);
         loop {
-            if standing.head.owner == Some(process) {
-                hold::inline(&inner, self.scope, standing, next.take()).await;
+            if loaded_run.head.owner == Some(process) {
+                run_driver::inline(&inner, self.scope, loaded_run, next.take()).await;
             }
-            standing = inner.load(self.scope, run).await?;
-            let retry = standing.ledger.tries.iter().filter_map(|tries| tries.next).min();
-            let Some(retry) = retry.filter(|_| standing.ledger.stopped.is_none()) else { break };
+            loaded_run = inner.load(self.scope, run).await?;
+            let retry = loaded_run.ledger.attempts.iter().filter_map(|attempts| attempts.next).min();
+            let Some(retry) = retry.filter(|_| loaded_run.ledger.stopped.is_none()) else { break };
             inner.host.clock.sleep_until(retry).await;
-            standing = inner.taken(self.scope, run).await?;
+            loaded_run = inner.taken(self.scope, run).await?;
         }
-        inner.passed(self, run, standing).await
+        inner.passed(self, run, loaded_run).await
     }
 }
 
 impl Inner {
-    /// Takes a run of a store that nobody else uses.
+    /// Claims the run in the private memory store.
     async fn taken(
         self: &Arc<Self>,
         scope: stepwell_store::TenantScope,
         run: RunId,
-    ) -> Result<Standing, EngineError> {
+    ) -> Result<LoadedRun, EngineError> {
         let claim = stepwell_store::Claim {
             by: Some(self.process()),
             now: self.host.now(),
             limit: 1,
             definitions: None,
-            dead: Vec::new(),
+            expired: Vec::new(),
         };
         let loaded =
             self.store.claim(scope, claim).await?.items.into_iter().next().ok_or(EngineError::NoRun(run))?;
-        self.stand(scope, loaded).await
+        self.build_loaded_run(scope, loaded).await
     }
 
-    async fn passed(&self, engine: &Engine, run: RunId, standing: Standing) -> Result<Pass, EngineError> {
+    async fn passed(
+        &self,
+        engine: &Engine,
+        run: RunId,
+        loaded_run: LoadedRun,
+    ) -> Result<StatelessResult, EngineError> {
         let query =
             DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 1_000, cursor: None };
         let documents = lists::shown(self.store.documents(engine.scope, query).await?).items;
@@ -104,15 +107,15 @@ impl Inner {
         let rows = self.store.history(engine.scope, query).await?.items;
         let history = rows.iter().map(|row| serde_json::from_slice(&row.entry)).collect::<Result<_, _>>();
         let history = history.map_err(|error| EngineError::Unreadable { run, why: error.to_string() })?;
-        let result = match standing.snapshot.finished() {
-            Some(Finished::Completed { output, .. }) => output.clone(),
+        let result = match loaded_run.snapshot.finished() {
+            Some(RunEnd::Completed { output, .. }) => output.clone(),
             _ => None,
         };
-        Ok(Pass {
-            status: standing.head.status,
+        Ok(StatelessResult {
+            status: loaded_run.head.status,
             result,
-            error: standing.ledger.stopped.map(|stopped| stopped.error),
-            snapshot: standing.snapshot,
+            error: loaded_run.ledger.stopped.map(|stopped| stopped.error),
+            snapshot: loaded_run.snapshot,
             documents,
             history,
         })

@@ -1,4 +1,4 @@
-//! An engine for tests: it keeps runs in memory, and its clock stands still until the test moves it.
+//! An engine for tests: it stores runs in memory, and its clock moves only when the test advances it.
 
 mod calls;
 
@@ -16,17 +16,17 @@ use crate::manual_clock::ManualClock;
 pub(crate) use calls::Meter;
 use calls::{Calls, Counted};
 
-/// The time a test engine begins at: 1 January 2026, in UTC.
+/// Start time of a test engine: 1 January 2026, 00:00 UTC.
 pub const BEGINS: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
-/// How often nothing may happen in a row before the engine counts as settled.
+/// Number of consecutive rounds without activity after which the engine counts as settled.
 const QUIET_ROUNDS: u32 = 4;
 
-/// How long a store that does not answer is waited for. Long, because a database on a busy machine may take seconds; a
-/// test whose store is not to answer says so with [`never_answer`].
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time to wait for a store that does not answer. It is long, because a database on a busy machine may take
+/// seconds. A test with a store that never answers uses [`never_answer`].
+const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An engine for tests: it keeps runs in memory, and its clock stands still until the test moves it.
+/// An engine for tests: it stores runs in memory, and its clock moves only when the test advances it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,25 +58,25 @@ pub struct TestEngine {
     calls: Arc<Calls>,
 }
 
-/// A planted bug for the proof that tenants do not meet in a process: from here on engines of this process know the runs that
-/// they work on by their id alone.
+/// Enables a deliberate bug, to prove that the tests of tenant isolation detect it: engines of this process then track
+/// their runs by id alone, without the tenant.
 #[doc(hidden)]
-pub fn know_runs_by_id_alone(is_planted: bool) {
-    crate::engine::BY_ID_ALONE.store(is_planted, std::sync::atomic::Ordering::Relaxed);
+pub fn ignore_tenant_in_run_keys(is_planted: bool) {
+    crate::engine::IGNORE_TENANT_IN_RUN_KEYS.store(is_planted, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// The answer of a store that never comes: test engines in the same runtime do not wait for it.
+/// Never completes. Stands for a store that does not answer; test engines in the same runtime do not wait for it.
 pub async fn never_answer<T>() -> T {
     Calls::here().never().await
 }
 
 impl TestEngine {
-    /// Puts an engine together in memory and starts it.
+    /// Builds an engine in memory and starts it.
     pub async fn start(build: impl FnOnce(Builder) -> Builder) -> Result<Self, EngineError> {
         TestEngine::start_on(Arc::new(MemoryStore::new()), ManualClock::new(BEGINS), build).await
     }
 
-    /// The same on a store and a clock that the test has, so that several engines can share them.
+    /// Starts an engine on the test's own store and clock, so that several engines can share them.
     pub async fn start_on(
         store: Arc<dyn Store>,
         clock: ManualClock,
@@ -85,20 +85,21 @@ impl TestEngine {
         TestEngine::start_metered(store, clock, None, build).await
     }
 
-    /// The same with a meter that says how much may happen.
+    /// Starts an engine with a limit on its number of steps.
     pub(crate) async fn start_metered(
         store: Arc<dyn Store>,
         clock: ManualClock,
         meter: Option<Arc<Meter>>,
         build: impl FnOnce(Builder) -> Builder,
     ) -> Result<Self, EngineError> {
-        // Nothing happens behind its back: what is due is known, and no other process is there to be waited for.
+        // Long intervals: the engine knows all due times, and there is no other process, so no background activity
+        // disturbs the test.
         let day = 24 * 3_600_000;
         let options = Options {
             lease_ms: 3_650 * day,
             poll_ms: 30 * day,
             tick_ms: 0,
-            upkeep_ms: day,
+            maintenance_interval_ms: day,
             ..Options::default()
         };
         let host = Host::system().with_clock(Arc::new(clock.clone()));
@@ -108,23 +109,23 @@ impl TestEngine {
         Ok(TestEngine { engine, clock, calls })
     }
 
-    /// The clock.
+    /// Returns the test's clock.
     pub fn clock(&self) -> &ManualClock {
         &self.clock
     }
 
-    /// The engine itself.
+    /// Returns the engine under test.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Lets the engine do what it can do now. A store that takes its time is waited for; actions that wait for
-    /// something real are waited for a little.
+    /// Lets the engine do everything that is due now. Waits for a slow store, and briefly for actions that wait for
+    /// real time or input.
     pub async fn settle(&self) {
         self.settle_while(|| true).await;
     }
 
-    /// The same as long as somebody says so; gives whether the engine has settled.
+    /// Settles while `goes_on` returns true. Returns true if the engine has settled.
     pub(crate) async fn settle_while(&self, mut goes_on: impl FnMut() -> bool) -> bool {
         let (mut quiet, mut moved) = (0, Instant::now());
         while quiet < QUIET_ROUNDS {
@@ -141,7 +142,7 @@ impl TestEngine {
             let is_waiting = self.calls.are_under_way();
             if self.mark() != before {
                 (quiet, moved) = (0, Instant::now());
-            } else if is_waiting && moved.elapsed() >= PATIENCE {
+            } else if is_waiting && moved.elapsed() >= STORE_TIMEOUT {
                 self.calls.give_up();
             } else if is_waiting || self.calls.may_hint() {
                 quiet = 0;
@@ -152,21 +153,21 @@ impl TestEngine {
         true
     }
 
-    /// Gives what happens outside of the runtime the time to happen.
+    /// Sleeps briefly, so that work outside the runtime can proceed.
     async fn pause(&self) {
         if self.calls.are_under_way() || self.calls.may_hint() {
             tokio::time::sleep(Duration::from_millis(1)).await;
-        } else if self.engine.inner.is_at_work() {
+        } else if self.engine.inner.has_active_runs() {
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
     }
 
-    /// Is another one after whatever happens.
+    /// Returns a value that changes with every activity.
     fn mark(&self) -> (u64, (u64, usize)) {
-        (self.engine.inner.pulse(), self.calls.mark())
+        (self.engine.inner.activity_count(), self.calls.mark())
     }
 
-    /// Lets time pass: whatever falls due in it happens at its time, one after the other.
+    /// Advances the clock. Everything that becomes due happens at its time, in order.
     pub async fn advance(&self, time: Duration) {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let until = self.clock.now().plus_ms(ms);

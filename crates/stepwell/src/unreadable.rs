@@ -1,4 +1,4 @@
-//! Runs of which something cannot be read: they are put aside, can be cancelled and deleted, and hold nobody else up.
+//! Unreadable runs: they are stopped, can be cancelled and deleted, and do not block other runs.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use serde_json::json;
 use stepwell_core::snapshot::ChildEnd;
 use stepwell_core::{Failure, RunId};
 use stepwell_store::{
-    BadRow, Commit, CommitId, HandleQuery, KeyWrite, Loaded, Ownership, RecordQuery, RunQuery, Status, Step,
-    StoreError, Sweep, SweepWhat, TenantScope, WaitQuery, WaitsOf,
+    BadRow, Cleanup, CleanupKind, Commit, CommitId, HandleQuery, KeyWrite, Loaded, Ownership, RecordQuery,
+    RunQuery, RunUpdate, Status, StoreError, TenantScope, WaitFilter, WaitQuery,
 };
 
 use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
+use crate::inbox::MessageBody;
 use crate::ledger::{Ledger, Stopped};
 use crate::operate::{Command, Operator};
-use crate::post::Says;
 use crate::registry::refuse_own;
 
-/// What it is called in the audit trail.
+/// Name of the operation in the audit trail.
 const DELETE: &str = "run.delete";
-/// Children that are cancelled at a time.
+/// Page size for waits and children.
 const CHILDREN: u32 = 200;
 
 impl EngineError {
-    /// The row that cannot be read, if that is what is wrong with a run.
+    /// Returns the unreadable row if this error is about one. Returns the error itself otherwise.
     pub(crate) fn bad_row(self, run: RunId) -> Result<BadRow, EngineError> {
         let row = |table, why: String| BadRow { table, key: run.to_string(), run: Some(run), why };
         match self {
@@ -36,8 +36,8 @@ impl EngineError {
         }
     }
 
-    /// Of the run itself something cannot be read, or its definition is not there.
-    fn is_of_its_state(&self) -> bool {
+    /// Returns true if the state of the run is unreadable or its definition is missing.
+    fn is_unreadable_state(&self) -> bool {
         matches!(
             self,
             EngineError::Unreadable { .. } | EngineError::Restore(_) | EngineError::UnknownDefinition { .. }
@@ -46,8 +46,8 @@ impl EngineError {
 }
 
 impl Engine {
-    /// Removes a run with everything that is its own but the audit trail: one that has ended, or one of which something
-    /// cannot be read. Whoever waits for one that has not ended is told that it was cancelled, if its row can be read.
+    /// Deletes a run with all its data except the audit trail. The run must have ended or be unreadable. A waiting
+    /// parent of an unreadable run is told that it was cancelled, if the run's row is readable.
     pub async fn delete_run(&self, run: RunId, by: &Operator) -> Result<(), EngineError> {
         self.permit(Permission::Admin)?;
         self.inner.delete(self.scope, run, &self.operator(by)).await
@@ -55,33 +55,33 @@ impl Engine {
 }
 
 impl Inner {
-    /// Runs whose rows cannot be read fail, so that they are not found again and again.
-    pub(crate) async fn put_aside(&self, scope: TenantScope, bad: &[BadRow]) {
+    /// Marks runs with unreadable rows as failed, so that they are not claimed again and again.
+    pub(crate) async fn stop_unreadable_rows(&self, scope: TenantScope, bad: &[BadRow]) {
         for row in bad {
             tracing::error!(tenant = %scope.tenant(), %row, "a run cannot be read");
             let Some(run) = row.run else { continue };
-            let sweep = Sweep { now: self.host.now(), limit: 1, what: SweepWhat::Aside(run) };
-            if let Err(error) = self.store.sweep(scope, sweep).await {
-                tracing::error!(%run, %error, "a run that cannot be read could not be put aside");
+            let cleanup = Cleanup { now: self.host.now(), limit: 1, what: CleanupKind::MarkFailed(run) };
+            if let Err(error) = self.store.cleanup(scope, cleanup).await {
+                tracing::error!(%run, %error, "an unreadable run could not be stopped");
             }
         }
     }
 
-    /// A run whose state cannot be read stands still with that as its error, instead of being taken again and again.
+    /// Stops a run whose state is unreadable, so that it is not claimed again and again.
     pub(crate) async fn unreadable(&self, scope: TenantScope, loaded: Loaded, error: &EngineError) {
-        let failure = Failure::new("unreadable", error.to_string()).finally();
+        let failure = Failure::new("unreadable", error.to_string()).non_retryable();
         let stopped = Some(Stopped { at: self.host.now(), error: failure, activation: None });
         let ledger = Ledger { stopped, fence: loaded.head.fence + 1, ..Ledger::default() };
         let commit = self.ending(loaded, Status::Failed, &ledger, Vec::new());
         if let Err(error) = self.store.commit(scope, commit).await {
-            tracing::error!(%error, "a run that cannot be read could not be put aside");
+            tracing::error!(%error, "an unreadable run could not be stopped");
         }
     }
 
-    /// A run gets a status without anybody having read its state.
+    /// Returns a commit that sets the status of a run without reading its state.
     fn ending(&self, loaded: Loaded, status: Status, ledger: &Ledger, close: Vec<u64>) -> Commit {
         let mut commit = Commit::new(CommitId(self.host.ids.next()), self.host.now());
-        commit.step = Some(Step {
+        commit.step = Some(RunUpdate {
             fence: Some(loaded.head.fence),
             in_order: false,
             head: loaded.head,
@@ -89,7 +89,7 @@ impl Inner {
             status,
             wake: None,
             owner: Ownership::Release,
-            attempt: ledger.write(),
+            ledger: ledger.write(),
             definition: None,
             take: Vec::new(),
             open: Vec::new(),
@@ -99,8 +99,8 @@ impl Inner {
         commit
     }
 
-    /// Cancels a run whose state cannot be read, which is what `error` says; any other error stays what it is.
-    pub(crate) async fn cancel_unread(
+    /// Cancels a run whose state is unreadable according to `error`. Returns any other error unchanged.
+    pub(crate) async fn cancel_unreadable(
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
@@ -111,10 +111,10 @@ impl Inner {
         if let Some(loaded) = self.store.load(scope, run).await? {
             refuse_own(&loaded.workflow, run)?;
         }
-        self.end_unread(scope, run, by, key, error).await
+        self.end_unreadable(scope, run, by, key, error).await
     }
 
-    async fn end_unread(
+    async fn end_unreadable(
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
@@ -122,13 +122,13 @@ impl Inner {
         key: Option<&KeyWrite>,
         error: EngineError,
     ) -> Result<(), EngineError> {
-        if !error.is_of_its_state() {
+        if !error.is_unreadable_state() {
             return Err(error);
         }
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
         let (version, status) = (loaded.head.version, loaded.head.status);
         if status.is_final() {
-            return Err(EngineError::NotNow { run, status, why: "it has ended".to_owned() });
+            return Err(EngineError::WrongStatus { run, status, why: "it has ended".to_owned() });
         }
         if let Some(seen) = by.seen.filter(|seen| *seen != version) {
             return Err(EngineError::VersionMoved { run, seen, actual: version });
@@ -139,21 +139,21 @@ impl Inner {
         let mut commit = self.ending(loaded, Status::Cancelled, &ledger, close);
         commit.send.extend(parent.map(|parent| {
             let end = ChildEnd::Cancelled;
-            Says::Child { activation: parent.activation, child: parent.child, end }.to(parent.run)
+            MessageBody::Child { activation: parent.activation, child: parent.child, end }.to(parent.run)
         }));
         let detail = json!({"command": "cancel", "unreadable": error.to_string()});
         commit.audit.push(by.audit(run, "run.cancel", &detail));
         commit.keys.extend(key.cloned());
         self.store.commit(scope, commit).await?;
-        self.tell_holder(scope.run(run));
+        self.notify_driver(scope.run(run));
         self.cancel_children(scope, run, by).await
     }
 
-    /// The activations for which a run has waits on record.
+    /// Returns the activations with recorded waits of a run.
     async fn waits_of(&self, scope: TenantScope, run: RunId) -> Result<Vec<u64>, EngineError> {
         let (mut open, mut cursor) = (Vec::new(), None);
         loop {
-            let query = WaitQuery { of: WaitsOf::Run(run), limit: CHILDREN, cursor };
+            let query = WaitQuery { of: WaitFilter::Run(run), limit: CHILDREN, cursor };
             let page = self.store.waits(scope, query).await?;
             open.extend(page.items.iter().map(|row| row.wait.activation));
             open.extend(page.bad.iter().filter_map(|row| row.key.rsplit(':').next()?.parse::<u64>().ok()));
@@ -164,8 +164,8 @@ impl Inner {
         }
     }
 
-    /// There are waits or handles of a run that is not there.
-    async fn has_left(&self, scope: TenantScope, run: RunId) -> Result<bool, EngineError> {
+    /// Returns true if a run that does not exist has left waits or unreadable handles.
+    async fn has_leftovers(&self, scope: TenantScope, run: RunId) -> Result<bool, EngineError> {
         if !self.waits_of(scope, run).await?.is_empty() {
             return Ok(true);
         }
@@ -189,7 +189,7 @@ impl Inner {
                     Operator { actor: by.actor.clone(), reason: by.reason.clone(), ..Operator::default() };
                 let cancelled = Box::pin(self.operate(scope, child.run, &Command::Cancel, &by)).await;
                 match cancelled.map(drop) {
-                    Ok(()) | Err(EngineError::NoRun(_) | EngineError::NotNow { .. }) => {}
+                    Ok(()) | Err(EngineError::NoRun(_) | EngineError::WrongStatus { .. }) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -208,31 +208,63 @@ impl Inner {
     ) -> Result<(), EngineError> {
         let mut detail = json!({});
         match self.store.load(scope, run).await {
-            // Something of it may be left, and a flow has handles and no run.
-            Ok(None) if !self.has_left(scope, run).await? => return Err(EngineError::NoRun(run)),
+            // Rows of it may be left, and a flow has handles but no run.
+            Ok(None) if !self.has_leftovers(scope, run).await? => return Err(EngineError::NoRun(run)),
             Ok(None) => {}
             Ok(Some(loaded)) if loaded.head.status.is_final() => refuse_own(&loaded.workflow, run)?,
             Ok(Some(loaded)) => match self.load(scope, run).await {
-                Err(error) if error.is_of_its_state() => {
+                Err(error) if error.is_unreadable_state() => {
                     detail = json!({"unreadable": error.to_string()});
-                    self.end_unread(scope, run, by, None, error).await?;
+                    self.end_unreadable(scope, run, by, None, error).await?;
                 }
                 Err(error) => return Err(error),
                 Ok(_) => {
                     refuse_own(&loaded.workflow, run)?;
                     let why = "only a run that has ended can be deleted: cancel it first".to_owned();
-                    return Err(EngineError::NotNow { run, status: loaded.head.status, why });
+                    return Err(EngineError::WrongStatus { run, status: loaded.head.status, why });
                 }
             },
             Err(StoreError::Bad(row)) => detail = json!({"unreadable": row.to_string()}),
             Err(error) => return Err(error.into()),
         }
+        self.delete_rows(scope, run, by, &detail).await
+    }
+
+    /// Deletes a run that is unreadable or missing according to `error`, also one of the engine's own. Returns any
+    /// other error unchanged.
+    pub(crate) async fn delete_unreadable(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        by: &Operator,
+        error: EngineError,
+    ) -> Result<(), EngineError> {
+        let detail = json!({"unreadable": error.to_string()});
+        match error {
+            EngineError::NoRun(_) | EngineError::Store(StoreError::Bad(_)) => {}
+            error => match self.end_unreadable(scope, run, by, None, error).await {
+                // Another request has ended or deleted it.
+                Ok(()) | Err(EngineError::WrongStatus { .. } | EngineError::NoRun(_)) => {}
+                Err(error) => return Err(error),
+            },
+        }
+        self.delete_rows(scope, run, by, &detail).await
+    }
+
+    /// Deletes all rows of a run except its audit trail.
+    async fn delete_rows(
+        &self,
+        scope: TenantScope,
+        run: RunId,
+        by: &Operator,
+        detail: &serde_json::Value,
+    ) -> Result<(), EngineError> {
         let mut commit = Commit::new(CommitId(self.host.ids.next()), self.host.now());
-        commit.audit.push(by.audit(run, DELETE, &detail));
+        commit.audit.push(by.audit(run, DELETE, detail));
         self.store.commit(scope, commit).await?;
-        let sweep = Sweep { now: self.host.now(), limit: 1, what: SweepWhat::Run(run) };
-        self.store.sweep(scope, sweep).await?;
-        self.tell_holder(scope.run(run));
+        let cleanup = Cleanup { now: self.host.now(), limit: 1, what: CleanupKind::Run(run) };
+        self.store.cleanup(scope, cleanup).await?;
+        self.notify_driver(scope.run(run));
         Ok(())
     }
 }

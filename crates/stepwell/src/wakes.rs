@@ -1,20 +1,20 @@
-//! When runs are due that this process knows of.
+//! Due times of runs that this process knows.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepwell_core::Timestamp;
 
-/// Times that are remembered; what is later than all of them is found by asking the store.
+/// Maximum number of due times in memory. Later ones are found by polling the store.
 const REMEMBERED: usize = 4_096;
 
-/// When runs are due that this process knows of. The store knows all of them, but tells only the earliest of a tenant,
-/// and that may be one that this process cannot serve.
+/// Due times of runs that this process knows. The store knows all of them but returns only the earliest per tenant,
+/// and this process may be unable to serve that run.
 #[derive(Default)]
 pub(crate) struct Wakes(Mutex<BTreeSet<i64>>);
 
 impl Wakes {
-    /// Remembers a time; says whether it is the earliest.
+    /// Adds a time. Returns true if it is now the earliest.
     pub(crate) fn add(&self, at: Timestamp) -> bool {
         let mut times = self.lock();
         times.insert(at.micros());
@@ -24,12 +24,12 @@ impl Wakes {
         times.first() == Some(&at.micros())
     }
 
-    /// The earliest.
+    /// Returns the earliest due time, or `Timestamp::MAX` if there is none.
     pub(crate) fn next(&self) -> Timestamp {
         self.lock().first().map_or(Timestamp::MAX, |at| Timestamp::from_micros(*at))
     }
 
-    /// Forgets those that have come.
+    /// Removes all times up to `now`.
     pub(crate) fn forget(&self, now: Timestamp) {
         let mut times = self.lock();
         *times = times.split_off(&(now.micros() + 1));

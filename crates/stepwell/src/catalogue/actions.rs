@@ -1,41 +1,45 @@
-//! Actions that workers elsewhere do: which there are, what they take and what they give.
+//! Remote actions: the actions that remote workers run, with the schemas of their input and output.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepwell_core::schema::{Misfit, Schema};
+use stepwell_core::schema::{Schema, SchemaViolation};
 use stepwell_core::{Failure, Name};
+use stepwell_store::Page;
 
 use super::entry::{ACTION, Writing};
+use super::repair::is_unreadable;
 use super::{Absent, Catalogue, CatalogueError};
 use crate::action::ActionInfo;
 use crate::actor::Permission;
-use crate::fit;
+use crate::call_check;
 
-/// The longest text that says what an action does, in characters.
+/// Maximum length of an action's description, in characters.
 const MAX_ABOUT: usize = 2_000;
 
-/// An action that workers elsewhere do.
+/// An action that remote workers run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RemoteAction {
-    /// Its name, by which steps call it.
+    /// The name by which steps call the action.
     pub name: Name,
-    /// What it does, for people.
+    /// Description for people, at most 2,000 characters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
-    /// Which edition of it this is.
+    /// Version of the action. Default: 1.
     #[serde(default = "first")]
     pub version: u32,
-    /// JSON Schema of its input: calls that do not fit are refused when a workflow is published, and fail when it runs.
+    /// JSON Schema of the input. Publishing a workflow rejects calls that do not match it. A call that does not match
+    /// it at run time fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
-    /// JSON Schema of its output: a result that does not fit is a failure.
+    /// JSON Schema of the output. An output that does not match it is a failure of the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// What it is listed with.
+    /// Group under which the action is listed. Default: the part of the name before the first dot, or `other`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Where in its input secrets may stand: JSON pointers, each with everything below it. Without any, none may.
+    /// JSON pointers to the parts of the input that may contain secrets. A pointer covers everything below it. Default:
+    /// none, so that no part of the input may contain a secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secret_fields: Vec<String>,
 }
@@ -45,7 +49,7 @@ fn first() -> u32 {
 }
 
 impl RemoteAction {
-    /// An action of this name.
+    /// Creates an action with this name, version 1 and no schemas.
     pub fn new(name: impl Into<Name>) -> Self {
         let (about, version) = (String::new(), first());
         RemoteAction {
@@ -59,35 +63,35 @@ impl RemoteAction {
         }
     }
 
-    /// Where in its input secrets may stand: JSON pointers, each with everything below it.
+    /// Sets the JSON pointers to the parts of the input that may contain secrets. A pointer covers everything below it.
     #[must_use]
     pub fn secret_fields<F: Into<String>>(mut self, fields: impl IntoIterator<Item = F>) -> Self {
         self.secret_fields = fields.into_iter().map(Into::into).collect();
         self
     }
 
-    /// What it does, for people.
+    /// Sets the description for people.
     #[must_use]
     pub fn about(mut self, about: impl Into<String>) -> Self {
         self.about = about.into();
         self
     }
 
-    /// JSON Schema of its input.
+    /// Sets the JSON Schema of the input.
     #[must_use]
     pub fn input(mut self, schema: Value) -> Self {
         self.input = Some(schema);
         self
     }
 
-    /// JSON Schema of its output.
+    /// Sets the JSON Schema of the output.
     #[must_use]
     pub fn output(mut self, schema: Value) -> Self {
         self.output = Some(schema);
         self
     }
 
-    /// What is to be said of it, as of any other action.
+    /// Describes the action in the same form as the program's own actions. A schema that is not set accepts everything.
     pub fn info(&self) -> ActionInfo {
         let mut info = ActionInfo::of::<Value, Value>(self.name.clone(), self.about.clone());
         let any = || json!({});
@@ -102,7 +106,7 @@ impl RemoteAction {
         info
     }
 
-    /// The same, ready to be held against what is given.
+    /// Compiles the schemas, so that inputs and outputs can be checked against them.
     pub(crate) fn read(&self) -> Result<Remote, String> {
         let compiled = |what: &str, schema: &Option<Value>| {
             let compiled = schema.as_ref().map(Schema::compile).transpose();
@@ -112,62 +116,61 @@ impl RemoteAction {
             })
         };
         let (input, output) = (compiled("input", &self.input)?, compiled("output", &self.output)?);
-        let lists = self.input.as_ref().map(fit::lists).unwrap_or_default();
+        let lists = self.input.as_ref().map(call_check::lists).unwrap_or_default();
         Ok(Remote { action: self.clone(), input, output, lists })
     }
 }
 
-/// An action that workers elsewhere do, ready to be held against what is given.
+/// A remote action with compiled schemas.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) action: RemoteAction,
     input: Option<Schema>,
     output: Option<Schema>,
-    /// Where in the input only lists are taken.
+    /// JSON pointers to the parts of the input where the schema accepts only lists.
     lists: Vec<String>,
 }
 
 impl Remote {
-    /// Where in its input secrets may stand.
     pub(crate) fn secret_fields(&self) -> &[String] {
         &self.action.secret_fields
     }
 
-    /// The input as a worker is given it.
+    /// Converts single values to lists where the schema accepts only lists, then checks the input against the schema.
     pub(crate) fn takes(&self, input: &mut Value) -> Result<(), Failure> {
-        fit::as_lists(input, &self.lists);
-        let misfits = self.input.as_ref().map(|schema| schema.check(input)).unwrap_or_default();
-        unfit(&misfits, "invalidInput", "the input does not fit")
+        call_check::as_lists(input, &self.lists);
+        let violations = self.input.as_ref().map(|schema| schema.check(input)).unwrap_or_default();
+        unfit(&violations, "invalidInput", "the input does not match the action's schema")
     }
 
-    /// The output as the run takes it.
+    /// Checks the output of a worker against the schema.
     pub(crate) fn gives(&self, output: &Value) -> Result<(), Failure> {
-        let misfits = self.output.as_ref().map(|schema| schema.check(output)).unwrap_or_default();
-        unfit(&misfits, "invalidResult", "what the worker gave does not fit")
+        let violations = self.output.as_ref().map(|schema| schema.check(output)).unwrap_or_default();
+        unfit(&violations, "invalidResult", "the worker's output does not match the action's schema")
     }
 }
 
-fn unfit(misfits: &[Misfit], code: &str, what: &str) -> Result<(), Failure> {
-    if misfits.is_empty() {
+fn unfit(violations: &[SchemaViolation], code: &str, what: &str) -> Result<(), Failure> {
+    if violations.is_empty() {
         return Ok(());
     }
-    let all: Vec<_> = misfits.iter().map(ToString::to_string).collect();
-    Err(Failure::new(code, format!("{what}: {}", all.join("; "))).finally())
+    let all: Vec<_> = violations.iter().map(ToString::to_string).collect();
+    Err(Failure::new(code, format!("{what}: {}", all.join("; "))).non_retryable())
 }
 
 impl Catalogue {
-    /// Makes an action known that workers elsewhere do, for this tenant and for every process; one of the same name is replaced.
+    /// Registers a remote action for this tenant, in every process. Replaces an action with the same name.
     pub async fn put_action(&self, action: RemoteAction) -> Result<(), CatalogueError> {
         self.may_change(&action.name)?;
         let inner = &self.engine.inner;
         if inner.registry.actions.contains_key(&action.name) {
-            let why = format!("action `{}` is this program's own: choose another name", action.name);
+            let why = format!("action `{}` is registered by this program: choose another name", action.name);
             return Err(CatalogueError::Invalid(why));
         }
         let about = action.about.chars().count();
         if about > MAX_ABOUT {
             let why =
-                format!("what is said of the action has {about} characters; it has at most {MAX_ABOUT}");
+                format!("the action's description has {about} characters; at most {MAX_ABOUT} are allowed");
             return Err(CatalogueError::Invalid(why));
         }
         action.read().map_err(CatalogueError::Invalid)?;
@@ -176,17 +179,21 @@ impl Catalogue {
         writing.audit("action.put", &action.name, &json!({"version": action.version}));
         self.commit(writing).await?;
         self.refresh().await?;
-        // Runs may have waited for it.
-        inner.look_at(Some(inner.host.now()));
+        // Runs may be waiting for this action.
+        inner.wake_at(Some(inner.host.now()));
         Ok(())
     }
 
-    /// Takes an action away. Tasks that are posted stay and can be finished; runs that come to the action from now on stay as they
-    /// are until it is there again.
+    /// Deletes a remote action. Tasks that are already queued stay and can be completed. Runs that reach the action
+    /// later wait until it is registered again.
     pub async fn delete_action(&self, name: impl Into<Name>) -> Result<(), CatalogueError> {
         let name = name.into();
         self.may_change(&name)?;
-        self.remote(&name).await?;
+        match self.remote(&name).await {
+            // An unreadable action can be deleted.
+            Err(error) if is_unreadable(&error) => {}
+            found => drop(found?),
+        }
         let mut writing = Writing::default();
         writing.action(&name, None::<&RemoteAction>);
         writing.audit("action.delete", &name, &json!({}));
@@ -194,7 +201,7 @@ impl Catalogue {
         self.refresh().await
     }
 
-    /// An action that workers elsewhere do.
+    /// Returns a remote action by name.
     pub async fn action(&self, name: impl Into<Name>) -> Result<RemoteAction, CatalogueError> {
         self.engine.permit(Permission::View)?;
         self.remote(&name.into()).await
@@ -204,19 +211,21 @@ impl Catalogue {
         let (found, _) = self.read(format!("{ACTION}{name}")).await?;
         found.ok_or_else(|| CatalogueError::NotFound {
             absent: Absent::Action,
-            what: format!("action `{name}` that workers elsewhere do"),
+            what: format!("remote action `{name}`"),
             hint: String::new(),
         })
     }
 
-    /// The actions that workers elsewhere do, in the order of their names.
-    pub async fn actions(&self) -> Result<Vec<RemoteAction>, CatalogueError> {
+    /// Lists the tenant's remote actions, ordered by name, as a single page.
+    pub async fn actions(&self) -> Result<Page<RemoteAction>, CatalogueError> {
         self.engine.permit(Permission::View)?;
         let known = self.engine.inner.catalogue_of(self.engine.scope()).await?;
-        Ok(known.actions().cloned().collect())
+        let bad = known.unreadable_actions().cloned().collect();
+        Ok(Page { items: known.actions().cloned().collect(), next: None, bad })
     }
 
-    /// Reads again what another process may have changed: documents are checked against the actions that are known then.
+    /// Reloads the cached catalogue if it is more than a second old or this process has changed it. Documents are
+    /// checked against the cached actions.
     pub async fn refresh(&self) -> Result<(), CatalogueError> {
         self.engine.inner.catalogue_of(self.engine.scope()).await?;
         Ok(())

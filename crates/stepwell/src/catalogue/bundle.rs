@@ -1,97 +1,95 @@
-//! Bundles: workflows that are taken elsewhere together, all of them or none.
+//! Bundles: several workflows exported to, and imported from, one file. An import publishes all of them or none.
 
 use serde::Serialize;
 use serde_json::json;
-use stepwell_core::document::{Bundle, Problem, Problems};
-use stepwell_core::{DefinitionHash, Document, Name};
+use stepwell_core::document::{Bundle, SourceProblem, SourceProblems};
+use stepwell_core::{DefinitionHash, Name, WorkflowSource};
 
 use super::entry::{Entry, Pinned, Seen, WORKFLOW, Writing, detail, noted};
 use super::{Absent, Catalogue, CatalogueError};
 use crate::actor::Permission;
-use crate::data::kv::List;
+use crate::data::kv::KeyList;
 
-/// Workflows that are decided on at a time while all are exported.
+/// Page size when all workflows are exported.
 const PAGE: u32 = 200;
 
-/// Which version of each workflow is exported.
+/// The version of each workflow that is exported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Which {
-    /// The one that new runs get; workflows that cannot be started are left out.
+pub enum ExportVersion {
+    /// The active version. Workflows without one are left out.
     #[default]
     Active,
-    /// The one with the highest number, also of workflows that cannot be started.
+    /// The highest version number, also of workflows that cannot be started.
     Newest,
 }
 
-/// What is to be exported.
+/// Selects the workflows and versions to export.
 #[derive(Debug, Clone, Default)]
 pub struct Export {
     names: Option<Vec<Name>>,
-    which: Which,
+    which: ExportVersion,
 }
 
 impl Export {
-    /// All workflows that can be started.
+    /// Selects all workflows that have an active version.
     pub fn all() -> Self {
         Export::default()
     }
 
-    /// These workflows.
+    /// Selects workflows by name.
     pub fn of<N: Into<Name>>(names: impl IntoIterator<Item = N>) -> Self {
-        Export { names: Some(names.into_iter().map(Into::into).collect()), which: Which::default() }
+        Export { names: Some(names.into_iter().map(Into::into).collect()), which: ExportVersion::default() }
     }
 
-    /// This version of each.
+    /// Selects the version to export. Default: [`ExportVersion::Active`].
     #[must_use]
-    pub fn which(mut self, which: Which) -> Self {
+    pub fn which(mut self, which: ExportVersion) -> Self {
         self.which = which;
         self
     }
 }
 
-/// How a bundle is imported.
+/// Options for the import of a bundle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Import {
-    /// New runs get what was imported from then on.
+    /// New runs use the imported versions from now on.
     pub activate: bool,
-    /// Nothing is written: it is only said what would be.
+    /// Report the result, but write nothing.
     pub dry_run: bool,
-    /// What is to be remembered with each new version.
+    /// Note stored with each new version, at most 1,000 characters.
     pub note: Option<String>,
 }
 
-/// What the import of a workflow comes to.
+/// The effect of an import on one workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Outcome {
-    /// It was not there before.
+pub enum ImportOutcome {
+    /// The workflow had no published version.
     New,
-    /// It has another version.
+    /// The import adds a version to a published workflow.
     NewVersion,
-    /// The newest version says the same.
+    /// The newest version has the same content, so no version is added.
     Unchanged,
 }
 
-/// What the import of one workflow came to, or would.
+/// The result of importing one workflow. For a dry run: the result that the import would have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Imported {
-    /// The workflow.
     pub name: Name,
-    /// What was done.
-    pub outcome: Outcome,
-    /// The version that it is.
+    pub outcome: ImportOutcome,
+    /// The new version, or the existing one with the same content.
     pub version: u32,
-    /// The definition that runs of it are pinned to.
+    /// Hash of the definition. Runs of this version are pinned to it.
     pub hash: DefinitionHash,
-    /// New runs get it, and did not before.
+    /// The import made this version the active one.
     pub is_activated: bool,
-    /// What this engine lacks to run it. Another process may have it.
-    pub warnings: Vec<Problem>,
+    /// Actions, guards and strategies that this engine lacks to run the version. Another process may have them.
+    pub warnings: Vec<SourceProblem>,
 }
 
 impl Catalogue {
-    /// Workflows as one document, in the order of their names.
+    /// Exports workflows as one bundle, ordered by name.
     pub async fn export(&self, export: Export) -> Result<Bundle, CatalogueError> {
         self.engine.permit(Permission::View)?;
         let Export { names, which } = export;
@@ -104,17 +102,21 @@ impl Catalogue {
         for (name, pinned) in chosen {
             let workflow = inner.pinned(scope, &name, pinned).await?;
             let value = workflow.definition.spec().document.as_deref();
-            let unfit = || CatalogueError::Invalid(format!("workflow `{name}` has no document"));
-            documents.push(Document::of_value(value.ok_or_else(unfit)?, Some(&name))?);
+            let unfit = || {
+                CatalogueError::Invalid(format!(
+                    "workflow `{name}` was stored without its document and cannot be exported"
+                ))
+            };
+            documents.push(WorkflowSource::of_value(value.ok_or_else(unfit)?, Some(&name))?);
         }
         Ok(Bundle::of(documents, inner.limits())?)
     }
 
-    /// These workflows, each once; one that is not there or has no such version is an error.
+    /// Picks a version of each named workflow. A workflow that does not exist or has no such version is an error.
     async fn chosen(
         &self,
         mut names: Vec<Name>,
-        which: Which,
+        which: ExportVersion,
     ) -> Result<Vec<(Name, Pinned)>, CatalogueError> {
         names.sort();
         names.dedup();
@@ -131,10 +133,10 @@ impl Catalogue {
         Ok(chosen)
     }
 
-    async fn all(&self, which: Which) -> Result<Vec<(Name, Pinned)>, CatalogueError> {
+    async fn all(&self, which: ExportVersion) -> Result<Vec<(Name, Pinned)>, CatalogueError> {
         let (mut chosen, mut cursor) = (Vec::new(), None);
         loop {
-            let list = List { prefix: String::new(), limit: Some(PAGE), cursor };
+            let list = KeyList { prefix: String::new(), limit: Some(PAGE), cursor };
             let page = self.list::<Entry>(WORKFLOW, list).await?;
             let some = page
                 .items
@@ -148,13 +150,13 @@ impl Catalogue {
         }
     }
 
-    /// Publishes everything in a bundle, or nothing. Everything that is wrong in any of it is told.
+    /// Publishes all workflows of a bundle, or none of them. An error lists all problems of all workflows.
     pub async fn import(&self, text: &str, import: Import) -> Result<Vec<Imported>, CatalogueError> {
         self.engine.permit(Permission::Publish)?;
         let bundle = Bundle::read_within(text, self.engine.inner.limits())?;
         let unfit: Vec<_> = bundle.items().iter().flat_map(|item| self.unfit(None, item)).collect();
         if !unfit.is_empty() {
-            return Err(Problems(unfit).into());
+            return Err(SourceProblems(unfit).into());
         }
         let Import { activate, dry_run, note } = import;
         let note = noted(note)?;
@@ -174,25 +176,25 @@ impl Catalogue {
 
     async fn import_one(
         &self,
-        document: &Document,
+        document: &WorkflowSource,
         activate: bool,
         note: Option<&str>,
         writing: &mut Writing,
     ) -> Result<Imported, CatalogueError> {
         let name = Name::from(document.name());
-        let Seen { value: mut entry, revision } = self.entry(&name).await?;
+        let Seen { value: mut entry, revision, is_rebuilt } = self.entry(&name).await?;
         let before = entry.clone();
-        let pinned = self.next(document, &name, &mut entry, note, writing)?;
+        let pinned = self.next(document, &name, &mut entry, note, writing).await?;
         if activate {
             entry.active = Some(pinned);
         }
         let is_activated = entry.active != before.active;
         let outcome = match before.newest {
-            None => Outcome::New,
-            Some(newest) if newest == pinned => Outcome::Unchanged,
-            Some(_) => Outcome::NewVersion,
+            None => ImportOutcome::New,
+            Some(newest) if newest == pinned => ImportOutcome::Unchanged,
+            Some(_) => ImportOutcome::NewVersion,
         };
-        if entry != before {
+        if entry != before || is_rebuilt {
             writing.entry(&name, &entry, revision);
             let mut detail = detail(pinned);
             detail["outcome"] = json!(outcome);
@@ -204,9 +206,9 @@ impl Catalogue {
     }
 }
 
-fn picked(entry: &Entry, which: Which) -> Option<Pinned> {
+fn picked(entry: &Entry, which: ExportVersion) -> Option<Pinned> {
     match which {
-        Which::Active => entry.active(),
-        Which::Newest => entry.newest,
+        ExportVersion::Active => entry.active(),
+        ExportVersion::Newest => entry.newest,
     }
 }

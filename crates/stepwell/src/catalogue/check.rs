@@ -1,71 +1,71 @@
-//! What is wrong with a document: in itself, and as far as this engine knows what it calls.
+//! Checks of workflow documents: the problems of the document itself, and the actions and guards this engine lacks.
 
 use serde::Serialize;
-use stepwell_core::document::{Problem, Problems};
+use stepwell_core::document::{SourceProblem, SourceProblems};
 use stepwell_core::near::did_you_mean;
-use stepwell_core::{Document, Name};
+use stepwell_core::{Name, WorkflowSource};
 
 use super::{Catalogue, CatalogueError, RemoteAction};
 use crate::actor::Permission;
-use crate::fit::check_calls;
+use crate::call_check::check_calls;
 use crate::schedule::check_document_triggers;
 
-/// What was found when a document was checked.
+/// The result of checking a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checked {
-    /// What keeps it from being published.
-    pub problems: Vec<Problem>,
-    /// What this engine lacks to run it. Another process may have it.
-    pub warnings: Vec<Problem>,
+    /// Errors. A document with errors cannot be published.
+    pub problems: Vec<SourceProblem>,
+    /// Actions, guards and strategies that this engine lacks to run the document. Another process may have them.
+    pub warnings: Vec<SourceProblem>,
 }
 
 impl Checked {
-    /// It can be published.
+    /// Returns `true` if the document can be published.
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
 impl Catalogue {
-    /// Checks a text; `name` is what the workflow is called if the text does not say so itself.
+    /// Checks a document. `name` is the name of the workflow if the document itself has none.
     pub fn check(&self, name: Option<&str>, text: &str) -> Result<Checked, CatalogueError> {
         self.engine.permit(Permission::View)?;
         let name = name.map(Name::from);
         Ok(match self.sound(name.as_ref(), text) {
             Ok(document) => Checked { problems: Vec::new(), warnings: self.warnings(&document) },
-            Err(Problems(problems)) => Checked { problems, warnings: Vec::new() },
+            Err(SourceProblems(problems)) => Checked { problems, warnings: Vec::new() },
         })
     }
 
-    /// Checks a draft.
+    /// Checks a draft, under the name it is stored with.
     pub async fn check_draft(&self, name: impl Into<Name>) -> Result<Checked, CatalogueError> {
         let draft = self.draft(name).await?;
         self.check(Some(&draft.name), &draft.text)
     }
 
-    /// Reads a text that can be published, or says everything that is wrong with it.
-    pub(super) fn sound(&self, name: Option<&Name>, text: &str) -> Result<Document, Problems> {
+    /// Parses a document and checks that it can be published. The error lists every problem.
+    pub(super) fn sound(&self, name: Option<&Name>, text: &str) -> Result<WorkflowSource, SourceProblems> {
         let limits = self.engine.inner.limits();
-        let document = Document::read_within(text, name.map(Name::as_str), limits)?;
+        let document = WorkflowSource::read_within(text, name.map(Name::as_str), limits)?;
         let problems = self.unfit(name, &document);
-        if problems.is_empty() { document.named(limits) } else { Err(Problems(problems)) }
+        if problems.is_empty() { document.named(limits) } else { Err(SourceProblems(problems)) }
     }
 
-    /// What keeps a document from being published that can be read.
-    pub(super) fn unfit(&self, name: Option<&Name>, document: &Document) -> Vec<Problem> {
+    /// Lists the problems that prevent the publication of a document that was parsed without errors.
+    pub(super) fn unfit(&self, name: Option<&Name>, document: &WorkflowSource) -> Vec<SourceProblem> {
         let mut problems = Vec::new();
         let own = Name::from(document.name());
         if let Some(name) = name.filter(|name| **name != own) {
-            let message = format!("the document is called `{own}`, and it is to be published as `{name}`");
-            problems.push(Problem::new("otherName", document.place_of_name(), message));
+            let message = format!("the document names its workflow `{own}`, but it is published as `{name}`");
+            problems.push(SourceProblem::new("otherName", document.place_of_name(), message));
         }
         if let Err(CatalogueError::Invalid(why)) = self.may_be_called(&own) {
-            problems.push(Problem::new("badName", document.place_of_name(), why));
+            problems.push(SourceProblem::new("badName", document.place_of_name(), why));
         }
         let inner = &self.engine.inner;
         let mut known: Vec<_> = inner.registry.described.values().cloned().collect();
-        let elsewhere = inner.catalogues.held(self.engine.scope().tenant());
+        let elsewhere = inner.catalogues.cached(self.engine.scope().tenant());
         known.extend(elsewhere.actions().map(RemoteAction::info));
         for wrong in check_calls(document.definition(), &known) {
             let pointer =
@@ -74,14 +74,15 @@ impl Catalogue {
             problems.push(at_step(document, &wrong.transition, &wrong.pointer, "badCall", message));
         }
         problems.extend(check_document_triggers(document));
+        problems.extend(self.flow_problems(document));
         problems.sort_by_key(|problem| problem.at);
         problems
     }
 
-    /// What this engine lacks to run a document.
-    pub(super) fn warnings(&self, document: &Document) -> Vec<Problem> {
+    /// Lists what this engine lacks to run a document: actions, guards, and a strategy that admits it.
+    pub(super) fn warnings(&self, document: &WorkflowSource) -> Vec<SourceProblem> {
         let (inner, definition) = (&self.engine.inner, document.definition());
-        let elsewhere = inner.catalogues.held(self.engine.scope().tenant());
+        let elsewhere = inner.catalogues.cached(self.engine.scope().tenant());
         let mut warnings = Vec::new();
         for transition in &definition.spec().transitions {
             let Some(call) = &transition.action else { continue };
@@ -97,20 +98,27 @@ impl Catalogue {
             if !inner.registry.guards.contains_key(guard) {
                 let hint = did_you_mean(guard, inner.registry.guards.keys().map(Name::as_str));
                 let message = format!("guard `{guard}` is not known to this engine{hint}");
-                warnings.push(Problem::new("unknownGuard", document.place_of_name(), message));
+                warnings.push(SourceProblem::new("unknownGuard", document.place_of_name(), message));
             }
         }
-        if let Some(Err(error)) = inner.flows.get().map(|flows| flows.admits(definition)) {
-            warnings.push(Problem::new("cannotRest", document.place_of_name(), error.to_string()));
+        warnings.extend(self.flow_warnings(document));
+        if let Some(Err(error)) = inner.flows.get().map(|flows| flows.check_workflow(definition)) {
+            warnings.push(SourceProblem::new("cannotRest", document.place_of_name(), error.to_string()));
         }
         warnings.sort_by_key(|problem| problem.at);
         warnings
     }
 }
 
-/// A problem of a step, where its input stands.
-fn at_step(document: &Document, transition: &str, pointer: &str, code: &str, message: String) -> Problem {
+/// Builds a problem that points at the input of a step.
+pub(super) fn at_step(
+    document: &WorkflowSource,
+    transition: &str,
+    pointer: &str,
+    code: &str,
+    message: String,
+) -> SourceProblem {
     let at = document.place_of_input(transition, pointer).unwrap_or_default();
     let step = transition.split('.').next().map(str::to_owned);
-    Problem { step, ..Problem::new(code, at, message) }
+    SourceProblem { step, ..SourceProblem::new(code, at, message) }
 }

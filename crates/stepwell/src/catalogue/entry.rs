@@ -1,78 +1,84 @@
-//! How the catalogue is kept: cells of the engine's own, changed in one commit each.
+//! Storage of the catalogue: cells owned by `stepwell.catalogue`. Each change is one commit.
 
 use std::pin::Pin;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Value, json};
 use stepwell_core::{DefinitionHash, Name};
 use stepwell_store::{
-    AuditRow, Cell, CellFilter, CellKey, CellOp, CellQuery, CellWrite, Commit, CommitId, Expect, Page, Space,
-    StoredDefinition, Ttl, ValueType,
+    AuditRow, Cell, CellFilter, CellKey, CellOp, CellQuery, CellWrite, Commit, CommitId, Page, Precondition,
+    Space, StoredDefinition, Ttl, ValueType,
 };
 
+use super::repair::is_unreadable;
 use crate::actor::Permission;
 use crate::catalogue::{Catalogue, CatalogueError};
 use crate::data::DataError;
-use crate::data::kv::{List, one, page};
+use crate::data::kv::{KeyList, one, page};
 use crate::registry::OWN;
 
-/// Whose the cells are.
-const OWNER: &str = "stepwell.catalogue";
-/// What the keys of drafts begin with.
+/// Owner of the catalogue's cells.
+pub(crate) const OWNER: &str = "stepwell.catalogue";
+/// Key prefix of drafts.
 pub(super) const DRAFT: &str = "draft/";
-/// What the keys of workflows begin with.
+/// Key prefix of published versions.
+pub(super) const VERSION: &str = "version/";
+/// Key prefix of workflow entries.
 pub(super) const WORKFLOW: &str = "workflow/";
-/// What the keys of actions begin with that workers elsewhere do.
+/// Key prefix of remote actions.
 pub(super) const ACTION: &str = "action/";
-/// The key that counts the changes that matter to starts.
+/// Key of the cell whose revision counts the changes that matter to starts. Other processes compare it with their
+/// cached catalogue. The value has no meaning.
 pub(super) const CHANGES: &str = "changes";
-/// How often a change is decided again because somebody else was faster.
-const MAX_TRIES: u32 = 64;
-/// The longest note, in characters.
+/// Maximum number of attempts at a change that conflicts with concurrent changes.
+const MAX_ATTEMPTS: u32 = 64;
+/// Maximum length of a note, in characters.
 const MAX_NOTE: usize = 1_000;
 
-/// What is kept of a workflow. One that has only a draft has no versions.
+/// The stored entry of a workflow. `versions` is 0 for a workflow that has only a draft.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Entry {
-    /// How many versions were published.
+    /// Number of published versions.
     pub(super) versions: u32,
-    /// The one with the highest number.
+    /// The version with the highest number.
     pub(super) newest: Option<Pinned>,
-    /// The one that starts get.
+    /// The version that new runs use, if the workflow is not archived.
     pub(super) active: Option<Pinned>,
-    /// No new runs are begun.
+    /// New runs and new versions are refused.
     pub(super) archived: bool,
-    /// There is a draft.
     pub(super) draft: bool,
 }
 
-/// A version, and the definition it is.
+/// A version number and the hash of its definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pinned {
     pub(super) version: u32,
     pub(super) hash: DefinitionHash,
 }
 
-/// What is kept of a published version, beside its definition.
+/// The stored record of a published version. The definition is stored separately, by its hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Stamp {
     #[serde(flatten)]
     pub(super) pinned: Pinned,
-    /// Who has published it, if it was not the embedding program itself.
+    /// Id of the actor who published the version. `None`: the embedding program.
     #[serde(default)]
     pub(super) by: Option<String>,
     #[serde(default)]
     pub(super) note: Option<String>,
 }
 
-/// A cell as it was read: its value, and the revision on which the next write is decided.
+/// The value of a cell and the revision it was read at. The next write expects this revision.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen<T> {
     pub(super) value: T,
     pub(super) revision: u64,
+    /// The stored value was unreadable or missing, and this one was derived from other cells. The next change writes
+    /// it.
+    pub(super) is_rebuilt: bool,
 }
 
 pub(super) fn draft_key(name: &Name) -> String {
@@ -83,12 +89,12 @@ pub(super) fn workflow_key(name: &Name) -> String {
     format!("{WORKFLOW}{name}")
 }
 
-/// What the keys of a workflow's versions begin with.
+/// Returns the key prefix of a workflow's versions.
 pub(super) fn versions_of(name: &Name) -> String {
-    format!("version/{name}/")
+    format!("{VERSION}{name}/")
 }
 
-/// The digits keep versions in their order.
+/// Returns the key of a version. The number is zero-padded, so that keys sort by version.
 pub(super) fn version_key(name: &Name, version: u32) -> String {
     format!("{}{version:010}", versions_of(name))
 }
@@ -97,64 +103,72 @@ pub(super) fn cell_key(key: String) -> CellKey {
     CellKey { space: Space::Workflow, owner: OWNER.to_owned(), key }
 }
 
-/// Asks for the cells whose keys begin so.
+/// Builds the write that counts a change. It sets the value instead of adding to it, so that an unreadable value
+/// cannot prevent changes.
+pub(super) fn changed() -> CellWrite {
+    let (value, value_type, ttl) = (Value::Bool(true), ValueType::Json, Ttl::Forever);
+    let (key, op) = (cell_key(CHANGES.to_owned()), CellOp::Set { value, value_type, ttl });
+    CellWrite { key, op, expect: Precondition::Anything, initial: None, by: None }
+}
+
+/// Builds a query for the live catalogue cells whose keys begin with `prefix`.
 pub(super) fn those(prefix: String, now: stepwell_core::Timestamp, limit: u32) -> CellQuery {
     CellQuery {
         space: Space::Workflow,
         owner: OWNER.to_owned(),
         filter: CellFilter::Prefix(prefix),
         now,
-        with_dead: false,
+        include_deleted: false,
         limit,
         cursor: None,
     }
 }
 
-/// A decision on a change that is being made. It is boxed so that whoever asks for the change may do so on any thread.
+/// The future that decides on a change. It is boxed and `Send`, so that callers can await it on any thread.
 pub(super) type Deciding<'a, T> =
     Pin<Box<dyn Future<Output = Result<(Writing, T), CatalogueError>> + Send + 'a>>;
 
-/// A change of the catalogue: what one commit writes.
+/// A change of the catalogue: everything that one commit writes.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
     cells: Vec<CellWrite>,
     definitions: Vec<StoredDefinition>,
     audit: Vec<AuditRow>,
-    /// Workflows whose starts it changes.
+    /// Workflows whose new runs the change affects.
     touched: Vec<Name>,
-    /// It changes what workers elsewhere do.
+    /// The change affects remote actions.
     concerns_actions: bool,
 }
 
 impl Writing {
-    pub(super) fn op(&mut self, key: String, op: CellOp, expect: Expect) {
+    pub(super) fn op(&mut self, key: String, op: CellOp, expect: Precondition) {
         self.cells.push(CellWrite { key: cell_key(key), op, expect, initial: None, by: None });
     }
 
-    pub(super) fn set(&mut self, key: String, value: &impl Serialize, expect: Expect) {
-        let value = serde_json::to_value(value).expect("what the catalogue keeps is plain data");
+    pub(super) fn set(&mut self, key: String, value: &impl Serialize, expect: Precondition) {
+        let value = serde_json::to_value(value).expect("catalogue values are plain data");
         let (value_type, ttl) = (ValueType::Json, Ttl::Forever);
         self.op(key, CellOp::Set { value, value_type, ttl }, expect);
     }
 
-    /// Writes a workflow down; new runs of it may be something else from then on.
+    /// Writes the entry of a workflow. New runs of the workflow may use another version afterwards.
     pub(super) fn entry(&mut self, name: &Name, entry: &Entry, revision: u64) {
-        self.set(workflow_key(name), entry, Expect::Exactly(revision));
+        self.set(workflow_key(name), entry, Precondition::Exactly(revision));
         self.touched.push(name.clone());
     }
 
-    /// Notes at a workflow whether it has a draft.
+    /// Stores in the workflow's entry whether it has a draft.
     pub(super) fn has_draft(&mut self, name: &Name, has: bool) {
         let fields = Map::from_iter([("draft".to_owned(), Value::Bool(has))]);
-        self.op(workflow_key(name), CellOp::Merge { fields }, Expect::Anything);
+        self.op(workflow_key(name), CellOp::Merge { fields }, Precondition::Anything);
     }
 
-    /// Writes down an action that workers elsewhere do, or takes it away.
+    /// Writes a remote action. `None` deletes it.
     pub(super) fn action(&mut self, name: &Name, action: Option<&impl Serialize>) {
         let key = format!("{ACTION}{name}");
         match action {
-            Some(action) => self.set(key, action, Expect::Anything),
-            None => self.op(key, CellOp::Delete, Expect::Anything),
+            Some(action) => self.set(key, action, Precondition::Anything),
+            None => self.op(key, CellOp::Delete, Precondition::Anything),
         }
         self.concerns_actions = true;
     }
@@ -175,7 +189,7 @@ impl Writing {
 }
 
 impl Catalogue {
-    /// A cell's value and revision; nothing if it was never written or is deleted.
+    /// Reads a cell. The value is `None` if the cell was never written or is deleted.
     pub(super) async fn read<T: DeserializeOwned>(
         &self,
         key: String,
@@ -187,21 +201,32 @@ impl Catalogue {
         Ok((value.transpose()?, cell))
     }
 
-    /// What is kept of a workflow.
+    /// Reads the entry of a workflow. A missing entry is empty, at revision 0. An entry that is unreadable or was lost
+    /// is rebuilt from the workflow's versions.
     pub(super) async fn entry(&self, name: &Name) -> Result<Seen<Entry>, CatalogueError> {
-        let (value, cell) = self.read(workflow_key(name)).await?;
-        let revision = cell.map_or(0, |cell| cell.revision);
-        Ok(Seen { value: value.unwrap_or_default(), revision })
+        let (value, cell) = match self.read::<Entry>(workflow_key(name)).await {
+            Err(error) if is_unreadable(&error) => return self.rebuilt(name).await,
+            read => read?,
+        };
+        let (revision, value) = (cell.map_or(0, |cell| cell.revision), value.unwrap_or_default());
+        if value.versions > 0 {
+            return Ok(Seen { value, revision, is_rebuilt: false });
+        }
+        // Usually there are no versions, and this reads one empty page.
+        let derived = self.entry_of_versions(name).await?;
+        let is_rebuilt = derived.versions > 0;
+        Ok(Seen { value: Entry { draft: value.draft, ..derived }, revision, is_rebuilt })
     }
 
-    /// A part of the cells whose keys begin so, with what follows in the key.
+    /// Lists cells whose keys begin with `prefix`, one page at a time. Each item has the rest of the key. Unreadable
+    /// cells are reported in the page's `bad`.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
         prefix: &str,
-        list: List,
+        list: KeyList,
     ) -> Result<Page<(String, T, Cell)>, CatalogueError> {
         let engine = &self.engine;
-        let List { prefix: begins, limit, cursor } = list;
+        let KeyList { prefix: begins, limit, cursor } = list;
         let limit = page(&engine.inner.options.limits, limit).map_err(invalid)?;
         let query = CellQuery { cursor, ..those(format!("{prefix}{begins}"), engine.now(), limit) };
         let mut page = engine.store().cells(engine.scope(), query).await?;
@@ -217,13 +242,14 @@ impl Catalogue {
         Ok(page.over(|_: Vec<Cell>| items))
     }
 
-    /// Decides on a change and makes it; decides again if somebody else was faster.
+    /// Decides on a change and commits it. Decides again if a concurrent change was committed first, at most
+    /// [`MAX_ATTEMPTS`] times.
     pub(super) async fn change<'a, T>(
         &self,
         what: &str,
         decide: impl Fn() -> Deciding<'a, T>,
     ) -> Result<T, CatalogueError> {
-        for _ in 0..MAX_TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let (writing, decided) = decide().await?;
             if writing.is_empty() {
                 return Ok(decided);
@@ -234,10 +260,10 @@ impl Catalogue {
                 Err(error) => return Err(error),
             }
         }
-        Err(CatalogueError::Exhausted { what: what.to_owned(), tries: MAX_TRIES })
+        Err(CatalogueError::Exhausted { what: what.to_owned(), attempts: MAX_ATTEMPTS })
     }
 
-    /// Makes a change, in one commit; gives the revision that the first cell has then.
+    /// Commits a change and returns the new revision of its first cell.
     pub(super) async fn commit(&self, writing: Writing) -> Result<u64, CatalogueError> {
         let Writing { cells, definitions, audit, touched, concerns_actions } = writing;
         let is_counted = concerns_actions || !touched.is_empty();
@@ -245,8 +271,7 @@ impl Catalogue {
         let mut commit = Commit::new(CommitId(inner.host.ids.next()), inner.host.now());
         commit.cells = cells;
         if is_counted {
-            let (key, op) = (cell_key(CHANGES.to_owned()), CellOp::Increment { by: Number::from(1) });
-            commit.cells.push(CellWrite { key, op, expect: Expect::Anything, initial: None, by: None });
+            commit.cells.push(changed());
         }
         commit.definitions = definitions;
         commit.audit = audit.into_iter().map(|row| AuditRow { actor: actor.clone(), ..row }).collect();
@@ -263,39 +288,40 @@ impl Catalogue {
         Ok(results.first().map_or(0, |result| result.revision))
     }
 
-    /// Whoever asks may change the catalogue, and the name may be in it.
+    /// Checks that the caller may change the catalogue and that the name is allowed in it.
     pub(super) fn may_change(&self, name: &Name) -> Result<(), CatalogueError> {
         self.engine.permit(Permission::Publish)?;
         self.may_be_called(name)
     }
 
-    /// The name may be in the catalogue.
+    /// Checks that the name is allowed in the catalogue.
     pub(super) fn may_be_called(&self, name: &Name) -> Result<(), CatalogueError> {
-        if let Some(fault) = name.fault(self.engine.inner.limits()) {
-            return Err(CatalogueError::Invalid(fault));
+        if let Some(invalid_reason) = name.invalid_reason(self.engine.inner.limits()) {
+            return Err(CatalogueError::Invalid(invalid_reason));
         }
         if name.starts_with(OWN) {
-            let why = format!("`{name}` cannot be published: names that begin with `{OWN}` are the engine's");
+            let why = format!(
+                "`{name}` cannot be published: names that begin with `{OWN}` are reserved for the engine"
+            );
             return Err(CatalogueError::Invalid(why));
         }
         Ok(())
     }
 }
 
-/// A note that is not too long to be kept.
+/// Rejects a note that is longer than [`MAX_NOTE`].
 pub(super) fn noted(note: Option<String>) -> Result<Option<String>, CatalogueError> {
     match note.as_ref().map_or(0, |note| note.chars().count()) {
         0..=MAX_NOTE => Ok(note),
-        long => {
-            Err(CatalogueError::Invalid(format!("the note has {long} characters; it has at most {MAX_NOTE}")))
-        }
+        long => Err(CatalogueError::Invalid(format!(
+            "the note has {long} characters; at most {MAX_NOTE} are allowed"
+        ))),
     }
 }
 
 fn parsed<T: DeserializeOwned>(cell: &Cell, value: &Value) -> Result<T, CatalogueError> {
-    T::deserialize(value).map_err(|error| {
-        CatalogueError::Invalid(format!("what is kept of {} cannot be read: {error}", cell.key))
-    })
+    T::deserialize(value)
+        .map_err(|error| CatalogueError::Unreadable { what: cell.key.to_string(), why: error.to_string() })
 }
 
 fn invalid(error: DataError) -> CatalogueError {
@@ -305,7 +331,7 @@ fn invalid(error: DataError) -> CatalogueError {
     }
 }
 
-/// What a version is, for the audit trail.
+/// Describes a version for the audit trail.
 pub(super) fn detail(pinned: Pinned) -> Value {
     json!({"version": pinned.version, "hash": pinned.hash})
 }

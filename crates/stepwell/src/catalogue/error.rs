@@ -1,71 +1,70 @@
-//! What can go wrong when the catalogue is asked for something.
+//! Errors of the catalogue.
 
-use stepwell_core::document::{Problem, Problems};
+use stepwell_core::document::{SourceProblem, SourceProblems};
 use stepwell_core::{LimitExceeded, Name};
 use stepwell_store::{CellError, CommitError, Refused, StoreError};
 
 use crate::error::EngineError;
 
-/// What is not in a catalogue.
+/// The kind of thing that was not found in the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// A workflow that was published.
     Workflow,
-    /// A version of a workflow.
+    /// A published version, or an active version to export.
     Version,
-    /// A draft.
     Draft,
-    /// An action that workers elsewhere do.
     Action,
 }
 
-/// Why the catalogue did not do what it was asked. Nothing was changed, unless the error says that nobody knows.
+/// A failed catalogue operation. Nothing was changed, except if [`CatalogueError::Engine`] reports an unknown outcome.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CatalogueError {
-    /// It is not there.
+    /// The catalogue has no such entry.
     #[error("there is no {what}{hint}")]
     NotFound {
-        /// What sort of thing it is.
         absent: Absent,
-        /// What was asked for.
+        /// Kind and name of the missing entry, for the message.
         what: String,
-        /// A near name, or what there is.
+        /// A similar name, or a list of the entries that exist. It may be empty.
         hint: String,
     },
-    /// It is not at the revision that was named.
+    /// The entry is not at the revision that the caller expected.
     #[error(
-        "{what} is at revision {revision}{}: read it again",
-        if *exists { "" } else { " and is not there" }
+        "{what} changed: it is at revision {revision}{}. Read it again and retry",
+        if *exists { "" } else { " and does not exist" }
     )]
     Conflict {
-        /// What.
+        /// Name of the entry, for the message.
         what: String,
-        /// The revision it is at; 0 = it was never there.
+        /// Current revision; 0 if the entry was never written.
         revision: u64,
-        /// It is there.
         exists: bool,
     },
-    /// Documents have mistakes in them: all of them are named.
-    #[error("{}", Problems(problems.clone()))]
-    Wrong {
-        /// What is wrong, and where.
-        problems: Vec<Problem>,
-    },
-    /// The workflow is archived.
+    /// Documents contain errors. The list is complete.
+    #[error("{}", SourceProblems(problems.clone()))]
+    Wrong { problems: Vec<SourceProblem> },
+    /// The workflow is archived, so that it cannot be published or activated.
     #[error("workflow `{0}` is archived: restore it first")]
     Archived(Name),
-    /// Others have changed it every time.
-    #[error("{what} was changed by others {tries} times in a row: try again later")]
+    /// Concurrent changes won every attempt.
+    #[error("{what} was changed concurrently {attempts} times in a row: try again later")]
     Exhausted {
-        /// What.
+        /// Name of the entry, for the message.
         what: String,
-        /// How often it was tried.
-        tries: u32,
+        /// Number of attempts, each of which conflicted.
+        attempts: u32,
     },
-    /// What was asked for cannot be done, whatever is there.
+    /// A stored value of the catalogue cannot be read. Other entries are not affected.
+    #[error("the stored value of {what} is unreadable: {why}")]
+    Unreadable {
+        /// Key of the value, for the message.
+        what: String,
+        why: String,
+    },
+    /// The request is invalid, independent of the catalogue's content.
     #[error("{0}")]
     Invalid(String),
-    /// The engine could not.
+    /// The engine or the store failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -85,8 +84,8 @@ impl From<LimitExceeded> for CatalogueError {
     }
 }
 
-impl From<Problems> for CatalogueError {
-    fn from(problems: Problems) -> Self {
+impl From<SourceProblems> for CatalogueError {
+    fn from(problems: SourceProblems) -> Self {
         CatalogueError::Wrong { problems: problems.0 }
     }
 }

@@ -1,8 +1,8 @@
-//! The catalogue: which workflows a tenant has, their drafts, their published versions, and which of these is started.
+//! The catalogue of a tenant: its workflows, their drafts, their published versions and the active one.
 //!
-//! An entry is a cell with a revision, a published version is a stored definition and a small cell that says who has
-//! published it and when; every change is one commit (`entry.rs`). What a start by name needs of it is kept in memory and read again
-//! when it is older than a second (`known.rs`).
+//! An entry is a cell with a revision. A published version is a stored definition and a small cell with its publisher
+//! and time. Every change is one commit (`entry.rs`). The part that starts need is cached and reloaded when it is older
+//! than a second (`known.rs`).
 
 mod actions;
 mod activation;
@@ -11,19 +11,23 @@ mod check;
 mod drafts;
 mod entry;
 mod error;
+mod flows;
 mod known;
 mod publish;
+mod repair;
 mod versions;
 
 pub use actions::RemoteAction;
 pub use activation::Activated;
-pub use bundle::{Export, Import, Imported, Outcome, Which};
+pub use bundle::{Export, ExportVersion, Import, ImportOutcome, Imported};
 pub use check::Checked;
 pub use drafts::{Draft, Drafted};
+pub(crate) use entry::OWNER;
 pub use error::{Absent, CatalogueError};
-pub(crate) use known::Catalogues;
+pub(crate) use known::{Catalogues, ReadWorkflows};
 pub use publish::{Publish, Published};
-pub use versions::{Edition, Listed, Version};
+pub(crate) use repair::check_cell;
+pub use versions::{Version, WorkflowSummary, WorkflowVersion};
 
 use stepwell_core::Name;
 
@@ -54,20 +58,20 @@ pub struct Catalogue {
 }
 
 impl Engine {
-    /// The workflows of the tenant: drafts, published versions, and which of them is started.
+    /// Returns the tenant's catalogue: drafts, published versions and the active version of each workflow.
     pub fn catalogue(&self) -> Catalogue {
         Catalogue { engine: self.clone() }
     }
 }
 
 impl Catalogue {
-    /// What new runs of these workflows are has changed, and the change is committed. A process may die before it comes here:
-    /// whatever is done here is found out again from the catalogue itself.
+    /// Updates the schedules of triggers after a committed change of these workflows. If the process dies before this
+    /// call, maintenance derives the same schedules from the catalogue.
     async fn after_change(&self, names: &[Name]) {
         let tenant = self.engine.scope().tenant();
-        tracing::debug!(%tenant, ?names, "what workflows stand for has changed");
+        tracing::debug!(%tenant, ?names, "workflows changed in the catalogue");
         if let Err(error) = self.engine.inner.plan_triggers(self.engine.scope()).await {
-            tracing::warn!(%tenant, %error, "schedules are not what triggers say yet");
+            tracing::warn!(%tenant, %error, "the schedules of triggers could not be updated; retried later");
         }
     }
 }

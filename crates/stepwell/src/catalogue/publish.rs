@@ -1,15 +1,15 @@
-//! Publishing: a document becomes a version that never changes again.
+//! Publishing: a workflow document becomes an immutable version.
 
 use serde::Serialize;
 use serde_json::json;
-use stepwell_core::{Definition, DefinitionHash, Document, Name};
-use stepwell_store::{CellOp, Expect};
+use stepwell_core::{Definition, DefinitionHash, Name, WorkflowSource};
+use stepwell_store::{CellOp, Precondition};
 
 use super::entry::{Entry, Pinned, Seen, Stamp, Writing, detail, draft_key, noted, version_key};
 use super::{Catalogue, CatalogueError};
-use crate::registry::kept_by;
+use crate::registry::stored_definition;
 
-/// What is to be published, and how.
+/// A request to publish a draft or a document.
 #[derive(Debug, Clone)]
 pub struct Publish {
     from: From,
@@ -17,7 +17,7 @@ pub struct Publish {
     note: Option<String>,
 }
 
-/// Where the document comes from.
+/// The source of the document.
 #[derive(Debug, Clone)]
 enum From {
     Draft(u64),
@@ -25,24 +25,24 @@ enum From {
 }
 
 impl Publish {
-    /// The draft as it was read, at this revision. It is gone once it is published.
+    /// Publishes the stored draft at this revision. The same commit deletes the draft.
     pub fn draft(revision: u64) -> Self {
         Publish { from: From::Draft(revision), activate: false, note: None }
     }
 
-    /// A text.
+    /// Publishes this workflow document, given as YAML or JSON.
     pub fn text(text: impl Into<String>) -> Self {
         Publish { from: From::Text(text.into()), activate: false, note: None }
     }
 
-    /// New runs get it from then on.
+    /// Makes the version the one that new runs use.
     #[must_use]
     pub fn activate(mut self) -> Self {
         self.activate = true;
         self
     }
 
-    /// What is to be remembered with it.
+    /// Stores a note with the version, at most 1,000 characters.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
@@ -50,27 +50,26 @@ impl Publish {
     }
 }
 
-/// What was published.
+/// The result of publishing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Published {
-    /// The workflow.
     pub name: Name,
-    /// Its number.
+    /// The new version, or the newest one if its content is the same.
     pub version: u32,
-    /// The definition that runs of it are pinned to.
+    /// Hash of the definition. Runs of this version are pinned to it.
     pub hash: DefinitionHash,
-    /// It was made just now; otherwise the newest version says the same.
+    /// `false` if the newest version has the same content, so that none was added.
     pub is_new: bool,
-    /// It is the version that new runs get.
+    /// New runs use this version.
     pub is_active: bool,
-    /// What this engine lacks to run it. Another process may have it.
-    pub warnings: Vec<stepwell_core::document::Problem>,
+    /// Actions, guards and strategies that this engine lacks to run the version. Another process may have them.
+    pub warnings: Vec<stepwell_core::document::SourceProblem>,
 }
 
 impl Catalogue {
-    /// Publishes a document: it becomes the next version, which never changes again. One that says the same as the newest
-    /// version is that version.
+    /// Publishes a document as the next version, which never changes. A document with the same content as the newest
+    /// version adds none.
     pub async fn publish(
         &self,
         name: impl Into<Name>,
@@ -87,7 +86,7 @@ impl Catalogue {
         .await
     }
 
-    /// What publishing comes to, on what is there now.
+    /// Decides on the publication, given the current content of the catalogue.
     async fn publishing(
         &self,
         name: &Name,
@@ -100,20 +99,20 @@ impl Catalogue {
             From::Text(text) => (text.clone(), None),
             From::Draft(revision) => {
                 let draft = self.draft_at(name, *revision).await?;
-                writing.op(draft_key(name), CellOp::Delete, Expect::Live(*revision));
+                writing.op(draft_key(name), CellOp::Delete, Precondition::Live(*revision));
                 (draft.text, Some(*revision))
             }
         };
         let document = self.sound(Some(name), &text)?;
-        let Seen { value: mut entry, revision } = self.entry(name).await?;
+        let Seen { value: mut entry, revision, is_rebuilt } = self.entry(name).await?;
         let (before, was) = (entry.clone(), entry.newest);
-        let pinned = self.next(&document, name, &mut entry, note, &mut writing)?;
+        let pinned = self.next(&document, name, &mut entry, note, &mut writing).await?;
         let is_new = was != Some(pinned);
         if activate {
             entry.active = Some(pinned);
         }
         entry.draft &= draft.is_none();
-        if entry != before {
+        if entry != before || is_rebuilt {
             writing.entry(name, &entry, revision);
             let mut detail = detail(pinned);
             detail["isNew"] = is_new.into();
@@ -127,10 +126,11 @@ impl Catalogue {
         Ok((writing, Published { name, version, hash, is_new, is_active, warnings }))
     }
 
-    /// The version that a document is: the newest if that says the same, otherwise another one, which is written down.
-    pub(super) fn next(
+    /// Returns the newest version if the document has the same content and its definition is readable. Otherwise adds
+    /// the next version to `writing`.
+    pub(super) async fn next(
         &self,
-        document: &Document,
+        document: &WorkflowSource,
         name: &Name,
         entry: &mut Entry,
         note: Option<&str>,
@@ -141,29 +141,32 @@ impl Catalogue {
         }
         let newest = entry.newest.map_or(0, |newest| newest.version);
         if let Some(pinned) = entry.newest
-            && self.edition(document, pinned.version)?.hash() == pinned.hash
+            && self.build_version(document, pinned.version)?.hash() == pinned.hash
+            && self.engine.inner.is_readable(self.engine.scope(), name, pinned).await?
         {
             return Ok(pinned);
         }
         let next = newest.checked_add(1).map(|next| next.max(document.version()));
         let version = next.ok_or_else(|| {
             CatalogueError::Invalid(format!(
-                "workflow `{name}` has version {newest}, and no number is higher"
+                "workflow `{name}` has version {newest}, which is the highest possible number"
             ))
         })?;
-        let definition = self.edition(document, version)?;
+        let definition = self.build_version(document, version)?;
         let pinned = Pinned { version, hash: definition.hash() };
         let stamp = Stamp { pinned, by: self.engine.actor_id(), note: note.map(str::to_owned) };
-        writing.set(version_key(name, version), &stamp, Expect::Exactly(0));
-        writing.define(kept_by(&definition, self.engine.actor()));
+        writing.set(version_key(name, version), &stamp, Precondition::Exactly(0));
+        writing.define(stored_definition(&definition, self.engine.actor()));
         entry.versions = entry.versions.saturating_add(1);
         entry.newest = Some(pinned);
         Ok(pinned)
     }
 
-    /// The workflow of a document, under this number.
-    fn edition(&self, document: &Document, version: u32) -> Result<Definition, CatalogueError> {
+    /// Builds the definition of a document with this version number.
+    fn build_version(&self, document: &WorkflowSource, version: u32) -> Result<Definition, CatalogueError> {
         let mut spec = document.definition().spec().clone();
+        // The version number is part of the hash. So the same text published twice, with another version in
+        // between, is two versions, each with its own publisher.
         spec.version = version;
         let built = spec.build_within(self.engine.inner.limits());
         built.map_err(|problems| CatalogueError::Invalid(problems.to_string()))

@@ -1,4 +1,4 @@
-//! What there is: workflows, their published versions, and what differs between two of these.
+//! Queries of the catalogue: workflows, their published versions, and differences between versions.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -10,34 +10,32 @@ use stepwell_store::{Cell, Page};
 use super::entry::{Entry, Seen, Stamp, WORKFLOW, version_key, versions_of};
 use super::{Absent, Catalogue, CatalogueError};
 use crate::actor::Permission;
-use crate::data::kv::List;
+use crate::data::kv::KeyList;
 
-/// So many versions are named to somebody who asks for one that is not there.
+/// Maximum number of versions in the error for a missing version.
 const VERSIONS_TOLD: u32 = 10;
 
 /// A workflow in a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Listed {
-    /// Its name.
+pub struct WorkflowSummary {
     pub name: Name,
-    /// How many versions were published; 0 = it is only a draft yet.
+    /// Number of published versions; 0 for a workflow that has only a draft.
     pub versions: u32,
-    /// The highest number.
+    /// Highest published version number.
     pub newest: Option<u32>,
-    /// The version that new runs get.
+    /// The version that new runs use.
     pub active: Option<u32>,
-    /// No new runs are begun.
+    /// New runs and new versions are refused.
     pub is_archived: bool,
-    /// Somebody is working on it.
     pub has_draft: bool,
-    /// When this was last changed.
+    /// Time of the last change.
     pub at: Timestamp,
 }
 
-impl Listed {
+impl WorkflowSummary {
     fn of(name: &str, entry: &Entry, at: Timestamp) -> Option<Self> {
-        (entry.versions > 0 || entry.draft).then(|| Listed {
+        (entry.versions > 0 || entry.draft).then(|| WorkflowSummary {
             name: name.into(),
             versions: entry.versions,
             newest: entry.newest.map(|newest| newest.version),
@@ -53,17 +51,15 @@ impl Listed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Version {
-    /// Its number.
     pub version: u32,
-    /// The definition that runs of it are pinned to.
+    /// Hash of the definition. Runs of this version are pinned to it.
     pub hash: DefinitionHash,
-    /// Who has published it, if it was not the embedding program itself.
+    /// Id of the actor who published the version. `None`: the embedding program.
     pub by: Option<String>,
-    /// When.
     pub at: Timestamp,
-    /// What is remembered with it.
+    /// Note stored with the version.
     pub note: Option<String>,
-    /// It is the version that new runs get.
+    /// New runs use this version.
     pub is_active: bool,
 }
 
@@ -75,49 +71,48 @@ impl Version {
     }
 }
 
-/// A published version, with what was published.
+/// A published version with its definition.
 #[derive(Debug, Clone)]
-pub struct Edition {
-    /// Its number, who has published it, and when.
+pub struct WorkflowVersion {
     pub about: Version,
-    /// What runs of it are pinned to.
     pub definition: Definition,
 }
 
-impl Edition {
-    /// The document.
+impl WorkflowVersion {
+    /// Returns the workflow document as JSON, or `null` if the version has none.
     pub fn document(&self) -> &Value {
         const NONE: &Value = &Value::Null;
         self.definition.spec().document.as_deref().unwrap_or(NONE)
     }
 
-    /// The document as YAML; comments are not kept.
+    /// Returns the workflow document as YAML. Comments and the order of fields are not preserved.
     pub fn to_yaml(&self) -> String {
         yaml(self.document())
     }
 }
 
 impl Catalogue {
-    /// A part of the workflows, in the order of their names; `prefix` is what those begin with.
-    pub async fn workflows(&self, list: List) -> Result<Page<Listed>, CatalogueError> {
+    /// Lists workflows by name, one page at a time. `list.prefix` selects the names that begin with it.
+    pub async fn workflows(&self, list: KeyList) -> Result<Page<WorkflowSummary>, CatalogueError> {
         self.engine.permit(Permission::View)?;
         let page = self.list::<Entry>(WORKFLOW, list).await?;
-        Ok(page.filter_map(|(name, entry, cell)| Listed::of(&name, &entry, cell.updated_at)))
+        Ok(page.filter_map(|(name, entry, cell)| WorkflowSummary::of(&name, &entry, cell.updated_at)))
     }
 
-    /// A workflow.
-    pub async fn workflow(&self, name: impl Into<Name>) -> Result<Listed, CatalogueError> {
+    /// Returns a workflow by name.
+    pub async fn workflow(&self, name: impl Into<Name>) -> Result<WorkflowSummary, CatalogueError> {
         self.engine.permit(Permission::View)?;
         let name = name.into();
         let (entry, cell) = self.read::<Entry>(super::entry::workflow_key(&name)).await?;
-        let listed = entry.zip(cell).and_then(|(entry, cell)| Listed::of(&name, &entry, cell.updated_at));
+        let listed =
+            entry.zip(cell).and_then(|(entry, cell)| WorkflowSummary::of(&name, &entry, cell.updated_at));
         match listed {
             Some(listed) => Ok(listed),
             None => Err(self.no_workflow(&name).await?),
         }
     }
 
-    /// A part of a workflow's versions, in their order.
+    /// Lists a workflow's versions in ascending order, one page at a time.
     pub async fn versions(
         &self,
         name: impl Into<Name>,
@@ -127,17 +122,21 @@ impl Catalogue {
         self.engine.permit(Permission::View)?;
         let name = name.into();
         let entry = self.published(&name).await?.value;
-        let list = List { prefix: String::new(), limit, cursor };
+        let list = KeyList { prefix: String::new(), limit, cursor };
         let page = self.list::<Stamp>(&versions_of(&name), list).await?;
-        // Another workflow's name may begin with this one's and a slash.
+        // Another workflow's name may begin with this name and a slash: leave its versions out.
         Ok(page.filter_map(|(rest, stamp, cell)| {
             let is_own = rest == format!("{:010}", stamp.pinned.version);
             is_own.then(|| Version::of(stamp, &cell, &entry))
         }))
     }
 
-    /// A published version: what it was when it was published, and will be.
-    pub async fn version(&self, name: impl Into<Name>, version: u32) -> Result<Edition, CatalogueError> {
+    /// Returns a published version. It never changes.
+    pub async fn version(
+        &self,
+        name: impl Into<Name>,
+        version: u32,
+    ) -> Result<WorkflowVersion, CatalogueError> {
         self.engine.permit(Permission::View)?;
         let name = name.into();
         let entry = self.published(&name).await?.value;
@@ -145,10 +144,10 @@ impl Catalogue {
         let pinned = stamp.pinned;
         let workflow = self.engine.inner.pinned(self.engine.scope(), &name, pinned).await?;
         let about = Version::of(stamp, &cell, &entry);
-        Ok(Edition { about, definition: workflow.definition.clone() })
+        Ok(WorkflowVersion { about, definition: workflow.definition.clone() })
     }
 
-    /// What differs between two versions.
+    /// Compares the documents of two versions.
     pub async fn diff(
         &self,
         name: impl Into<Name>,
@@ -160,37 +159,37 @@ impl Catalogue {
         Ok(diff(from.document(), to.document()))
     }
 
-    /// Every published workflow that can be started, as it is started.
-    pub async fn active(&self) -> Result<Vec<Definition>, CatalogueError> {
+    /// Returns the active version of every published workflow that is not archived, as a single page. Unreadable ones
+    /// are in the page's `bad`.
+    pub async fn active(&self) -> Result<Page<Definition>, CatalogueError> {
         self.engine.permit(Permission::View)?;
-        let active = self.engine.inner.active(self.engine.scope()).await?;
-        Ok(active.iter().map(|workflow| workflow.definition.clone()).collect())
+        Ok(self.engine.inner.active(self.engine.scope()).await?.page())
     }
 
-    /// What is kept of a workflow that was published.
+    /// Returns the entry of a published workflow, or an error with a suggestion of a similar name.
     pub(super) async fn published(&self, name: &Name) -> Result<Seen<Entry>, CatalogueError> {
         let seen = self.entry(name).await?;
         if seen.value.versions > 0 { Ok(seen) } else { Err(self.no_workflow(name).await?) }
     }
 
-    /// What is kept of a version.
+    /// Returns the stored record of a version, or an error that lists existing versions.
     pub(super) async fn stamp(&self, name: &Name, version: u32) -> Result<(Stamp, Cell), CatalogueError> {
         let (stamp, cell) = self.read::<Stamp>(version_key(name, version)).await?;
         if let Some(found) = stamp.zip(cell) {
             return Ok(found);
         }
-        let some = List { limit: Some(VERSIONS_TOLD), ..List::default() };
+        let some = KeyList { limit: Some(VERSIONS_TOLD), ..KeyList::default() };
         let some = self.list::<Stamp>(&versions_of(name), some).await?;
         let told: Vec<_> = some.items.iter().map(|(_, stamp, _)| stamp.pinned.version.to_string()).collect();
         let more = if some.next.is_some() { " and more" } else { "" };
-        let hint = format!("; there are {}{more}", told.join(", "));
+        let hint = format!("; existing versions: {}{more}", told.join(", "));
         let what = format!("version {version} of workflow `{name}`");
         Err(CatalogueError::NotFound { absent: Absent::Version, what, hint })
     }
 
-    /// There is none; perhaps another one was meant.
+    /// Builds the error for a missing workflow, with a suggestion of a similar name.
     pub(super) async fn no_workflow(&self, name: &Name) -> Result<CatalogueError, CatalogueError> {
-        let all = self.list::<Entry>(WORKFLOW, List { limit: Some(200), ..List::default() }).await?;
+        let all = self.list::<Entry>(WORKFLOW, KeyList { limit: Some(200), ..KeyList::default() }).await?;
         let published = all.items.iter().filter(|(_, entry, _)| entry.versions > 0);
         let hint = did_you_mean(name, published.map(|(name, ..)| name.as_str()));
         let what = format!("published workflow `{name}`");

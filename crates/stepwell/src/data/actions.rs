@@ -1,13 +1,13 @@
-//! The data store as actions of a workflow: `store.*` and `links.*`. Their inputs and outputs are spelt in snake_case, with JSON
-//! schemas made from these types.
+//! The data store as workflow actions: `store.*` and `links.*`. Their fields are named in snake_case, and their JSON
+//! schemas are generated from these types.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::{
-    BadRow, Direction, Ends, Entity, FillPart, Link, OpResult, Page, RELATED, Record, RecordQuery, Tally,
-    ValueType,
+    BadRow, CountQuery, Direction, Entity, Link, LinkEnds, OpResult, Page, RELATED, Record, RecordQuery,
+    ResultPart, ValueType,
 };
 use uuid::Uuid;
 
@@ -16,69 +16,69 @@ use crate::actor::Permission;
 use crate::cx::{Cx, Once};
 use crate::data::changes::{Changes, Increment, NewLink, Set};
 use crate::data::error::DataError;
-use crate::data::kv::{Entry, List, page};
-use crate::data::links::{Listed, Lookup, listed};
+use crate::data::kv::{KeyEntry, KeyList, page};
+use crate::data::links::{LinkListing, Lookup, listed};
 use crate::engine::Builder;
 
-/// What kind of value is kept, for editors.
+/// Type of a value, as a hint for editors. It is not checked against the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Text.
+pub enum ValueKind {
+    /// The value is a string.
     String,
-    /// A number.
+    /// The value is a number.
     Number,
-    /// True or false.
+    /// The value is `true` or `false`.
     Boolean,
-    /// Anything.
+    /// The value is any JSON.
     #[default]
     Json,
 }
 
-impl From<Kind> for ValueType {
-    fn from(kind: Kind) -> Self {
+impl From<ValueKind> for ValueType {
+    fn from(kind: ValueKind) -> Self {
         match kind {
-            Kind::String => ValueType::String,
-            Kind::Number => ValueType::Number,
-            Kind::Boolean => ValueType::Boolean,
-            Kind::Json => ValueType::Json,
+            ValueKind::String => ValueType::String,
+            ValueKind::Number => ValueType::Number,
+            ValueKind::Boolean => ValueType::Boolean,
+            ValueKind::Json => ValueType::Json,
         }
     }
 }
 
-impl From<ValueType> for Kind {
+impl From<ValueType> for ValueKind {
     fn from(kind: ValueType) -> Self {
         match kind {
-            ValueType::String => Kind::String,
-            ValueType::Number => Kind::Number,
-            ValueType::Boolean => Kind::Boolean,
-            ValueType::Json => Kind::Json,
+            ValueType::String => ValueKind::String,
+            ValueType::Number => ValueKind::Number,
+            ValueType::Boolean => ValueKind::Boolean,
+            ValueType::Json => ValueKind::Json,
         }
     }
 }
 
-/// One key.
+/// A key in a namespace.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OneKey {
-    /// The collection it is in.
+    /// Namespace of the key.
     namespace: String,
-    /// The key.
+    /// Key: 1 to 256 characters (limit `key_chars`).
     key: String,
 }
 
-/// What a key has.
+/// The value of a key, if it has one.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 struct Got {
-    /// It has a value.
+    /// `false` if the key was never written, is deleted or has expired.
     found: bool,
-    /// The value.
+    /// The value, or `null` if there is none.
     value: Value,
-    /// What kind of value it is.
-    value_type: Option<Kind>,
-    /// Counts every write to the key.
+    /// Type of the value, as a hint for editors.
+    value_type: Option<ValueKind>,
+    /// Revision of the key: the number of writes to it, deletes included.
     revision: Option<u64>,
-    /// When the value ends, if it does (RFC 3339).
+    /// Expiry time (RFC 3339), or `null` if the value never expires.
     expires_at: Option<String>,
 }
 
@@ -93,46 +93,47 @@ async fn get(cx: Cx, input: OneKey) -> Result<Got, ActionError> {
     })
 }
 
-/// A value for a key.
+/// Sets the value of a key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SetInput {
-    /// The collection it is in; it appears with its first key.
+    /// Namespace of the key. It exists as soon as it has a key.
     namespace: String,
-    /// The key.
+    /// Key: 1 to 256 characters (limit `key_chars`).
     key: String,
-    /// The value: any JSON.
+    /// Value of the key: any JSON.
     value: Value,
-    /// A hint for editors.
+    /// Type of the value, as a hint for editors.
     #[serde(default)]
-    value_type: Kind,
-    /// How long the value holds; without it until it is deleted.
+    value_type: ValueKind,
+    /// Lifetime of the value in seconds, greater than 0. Default: the value never expires.
     #[serde(default)]
     ttl_seconds: Option<f64>,
-    /// The value holds as long as the one before it.
+    /// Keep the expiry time of the previous value. Not allowed together with `ttl_seconds`.
     #[serde(default)]
     keep_ttl: bool,
-    /// Only if the key is at this revision; 0 = only if it has no value.
+    /// Write only if the key is at this revision, otherwise fail with `conflict`. 0: only if the key has no value.
     #[serde(default)]
     if_revision: Option<u64>,
-    /// The same key with the same input, also in another run, gives the same result and one write.
+    /// Idempotency key. A repeated call with this key and the same input writes nothing and returns the first result,
+    /// also from another run.
     #[serde(default)]
     idempotency_key: Option<String>,
 }
 
-/// What a write has come to.
+/// The result of a write.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SetOutput {
-    /// The key's revision now.
+    /// Revision of the key after the write.
     revision: u64,
-    /// It had no value before.
+    /// The key had no value before.
     created: bool,
 }
 
 async fn set(cx: Cx, input: SetInput) -> Result<SetOutput, ActionError> {
     let mut set = Set::new(input.value).value_type(input.value_type.into());
     set = match (input.ttl_seconds, input.keep_ttl) {
-        (Some(_), true) => return Err(invalid("name `ttl_seconds` or `keep_ttl`, not both")),
+        (Some(_), true) => return Err(invalid("`ttl_seconds` and `keep_ttl` are mutually exclusive")),
         (Some(seconds), false) => set.ttl(duration(seconds)?),
         (None, true) => set.keep_ttl(),
         (None, false) => set,
@@ -141,7 +142,7 @@ async fn set(cx: Cx, input: SetInput) -> Result<SetOutput, ActionError> {
         set = set.if_revision(revision);
     }
     let changes = Changes::new().set_with(input.namespace, input.key, set);
-    let parts = [(FillPart::Revision, "/revision"), (FillPart::Created, "/created")];
+    let parts = [(ResultPart::Revision, "/revision"), (ResultPart::Created, "/created")];
     let before = write(&cx, changes, input.idempotency_key, &parts).await?;
     Ok(before.map_or(SetOutput { revision: 0, created: false }, |result| SetOutput {
         revision: result.revision,
@@ -154,19 +155,20 @@ fn duration(seconds: f64) -> Result<std::time::Duration, ActionError> {
     duration
         .ok()
         .filter(|ttl| ttl.as_millis() > 0)
-        .ok_or_else(|| invalid("`ttl_seconds` has to be more than 0"))
+        .ok_or_else(|| invalid(&format!("`ttl_seconds` must be at least 0.001 (got {seconds})")))
 }
 
 fn invalid(why: &str) -> ActionError {
     DataError::Invalid(why.to_owned()).into()
 }
 
-/// Stages a change; what it gives goes into the output when it is known. If it was made before, its result is given.
+/// Stages a change and binds parts of its result to fields of the output, which are set at the commit. Returns the
+/// earlier result if the change was already made under its idempotency key.
 async fn write(
     cx: &Cx,
     changes: Changes,
     key: Option<String>,
-    parts: &[(FillPart, &str)],
+    parts: &[(ResultPart, &str)],
 ) -> Result<Option<OpResult>, ActionError> {
     let once = match key {
         Some(key) => cx.write_once(changes.once(key)).await?,
@@ -176,54 +178,56 @@ async fn write(
         Once::Before(results) => Ok(results.into_iter().next()),
         Once::Staged(numbers) => {
             for number in numbers {
-                parts.iter().try_for_each(|(part, pointer)| cx.fill(number, *part, *pointer))?;
+                parts.iter().try_for_each(|(part, pointer)| cx.bind_result(number, *part, *pointer))?;
             }
             Ok(None)
         }
     }
 }
 
-/// A key to be deleted.
+/// Deletes the value of a key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DeleteInput {
-    /// The collection it is in.
+    /// Namespace of the key.
     namespace: String,
-    /// The key.
+    /// Key: 1 to 256 characters (limit `key_chars`).
     key: String,
-    /// The same key with the same input, also in another run, gives the same result and one write.
+    /// Idempotency key. A repeated call with this key and the same input writes nothing and returns the first result,
+    /// also from another run.
     #[serde(default)]
     idempotency_key: Option<String>,
 }
 
-/// What a deletion has come to.
+/// The result of a deletion.
 #[derive(Debug, Serialize, JsonSchema)]
 struct DeleteOutput {
-    /// The key had a value.
+    /// `false` if the key had no value.
     deleted: bool,
 }
 
 async fn delete(cx: Cx, input: DeleteInput) -> Result<DeleteOutput, ActionError> {
     let changes = Changes::new().delete(input.namespace, input.key);
-    let before = write(&cx, changes, input.idempotency_key, &[(FillPart::Existed, "/deleted")]).await?;
+    let before = write(&cx, changes, input.idempotency_key, &[(ResultPart::Existed, "/deleted")]).await?;
     Ok(DeleteOutput { deleted: before.is_some_and(|result| result.existed) })
 }
 
-/// An addition to a key's number.
+/// Adds to the number under a key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct IncrementInput {
-    /// The collection it is in.
+    /// Namespace of the key.
     namespace: String,
-    /// The key.
+    /// Key: 1 to 256 characters (limit `key_chars`).
     key: String,
-    /// How much to add.
+    /// Number to add; it may be negative. Default: 1.
     #[serde(default = "one")]
     by: Number,
-    /// What counts as there if nothing is.
+    /// Value that the key counts as if it has none. Default: 0.
     #[serde(default = "zero")]
     initial: Number,
-    /// The same key with the same input, also in another run, gives the same result and one write.
+    /// Idempotency key. A repeated call with this key and the same input writes nothing and returns the first result,
+    /// also from another run.
     #[serde(default)]
     idempotency_key: Option<String>,
 }
@@ -236,19 +240,19 @@ fn zero() -> Number {
     0.into()
 }
 
-/// What an addition has come to.
+/// The result of an addition.
 #[derive(Debug, Serialize, JsonSchema)]
 struct IncrementOutput {
-    /// The sum.
+    /// Number under the key after the addition.
     value: Number,
-    /// The key's revision now.
+    /// Revision of the key after the write.
     revision: u64,
 }
 
 async fn increment(cx: Cx, input: IncrementInput) -> Result<IncrementOutput, ActionError> {
     let increment = Increment::by(input.by).initial(input.initial);
     let changes = Changes::new().increment(input.namespace, input.key, increment);
-    let parts = [(FillPart::Value, "/value"), (FillPart::Revision, "/revision")];
+    let parts = [(ResultPart::Value, "/value"), (ResultPart::Revision, "/revision")];
     let before = write(&cx, changes, input.idempotency_key, &parts).await?;
     let nothing = IncrementOutput { value: 0.into(), revision: 0 };
     let Some(result) = before else { return Ok(nothing) };
@@ -259,41 +263,41 @@ async fn increment(cx: Cx, input: IncrementInput) -> Result<IncrementOutput, Act
     Ok(IncrementOutput { value, revision: result.revision })
 }
 
-/// A part of a namespace's keys.
+/// Selects one page of a namespace's keys, in ascending order.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListInput {
-    /// The collection.
+    /// Name of the namespace to read.
     namespace: String,
-    /// Keys that begin with this, taken literally.
+    /// Only keys that begin with this text. It has no wildcards.
     #[serde(default)]
     prefix: String,
-    /// How many at most, up to 200.
+    /// Page size, 1 to 200. Default: 50.
     #[serde(default)]
     limit: Option<u32>,
-    /// Where to begin: the `next_cursor` of the part before.
+    /// `next_cursor` of the previous page. Default: the first page.
     #[serde(default)]
     cursor: Option<String>,
 }
 
-/// A key and its value.
+/// A key with its value.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Item {
-    /// The key.
+    /// Key: 1 to 256 characters (limit `key_chars`).
     key: String,
-    /// Its value.
+    /// Value of the key: any JSON.
     value: Value,
-    /// What kind of value it is.
-    value_type: Kind,
-    /// Counts every write to the key.
+    /// Type of the value, as a hint for editors.
+    value_type: ValueKind,
+    /// Revision of the key: the number of writes to it, deletes included.
     revision: u64,
-    /// When the value ends, if it does (RFC 3339).
+    /// Expiry time (RFC 3339), or `null` if the value never expires.
     expires_at: Option<String>,
-    /// When the key was first written (RFC 3339).
+    /// Time of the first write to the key (RFC 3339).
     created_at: String,
-    /// When it was last written (RFC 3339).
+    /// Time of the last write (RFC 3339).
     updated_at: String,
-    /// The run that first wrote it, if a run did.
+    /// Id of the run that first wrote the key, or `null` if no run did.
     created_by_run: Option<String>,
 }
 
@@ -305,9 +309,9 @@ fn run(run: Option<RunId>) -> Option<String> {
     run.map(|run| run.to_string())
 }
 
-impl From<Entry> for Item {
-    fn from(entry: Entry) -> Self {
-        let Entry { key, value, value_type, revision, expires_at, created_at, updated_at, created_by_run } =
+impl From<KeyEntry> for Item {
+    fn from(entry: KeyEntry) -> Self {
+        let KeyEntry { key, value, value_type, revision, expires_at, created_at, updated_at, created_by_run } =
             entry;
         Item {
             key,
@@ -322,21 +326,21 @@ impl From<Entry> for Item {
     }
 }
 
-/// A part of a namespace's keys.
+/// One page of a namespace's keys.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ListOutput {
-    /// The keys.
+    /// Keys of this page with their values, in ascending order.
     items: Vec<Item>,
-    /// Where the next part begins, if there is one.
+    /// Cursor of the next page, or `null` if this is the last one.
     next_cursor: Option<String>,
-    /// Keys of rows that cannot be read and are left out.
+    /// Keys of unreadable rows, which are left out of the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
 }
 
 async fn list(cx: Cx, input: ListInput) -> Result<ListOutput, ActionError> {
     let ListInput { namespace, prefix, limit, cursor } = input;
-    let Page { items, next, bad } = cx.kv(namespace).list(List { prefix, limit, cursor }).await?;
+    let Page { items, next, bad } = cx.kv(namespace).list(KeyList { prefix, limit, cursor }).await?;
     let unreadable = keys_of(bad);
     Ok(ListOutput { items: items.into_iter().map(Item::from).collect(), next_cursor: next, unreadable })
 }
@@ -345,93 +349,93 @@ fn keys_of(bad: Vec<BadRow>) -> Vec<String> {
     bad.into_iter().map(|row| row.key).collect()
 }
 
-/// Which part of what is in use.
+/// Selects one page of the namespaces.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NamespacesInput {
-    /// How many at most, up to 200; without it 200.
+    /// Page size, 1 to 200. Default: 200.
     #[serde(default)]
     limit: Option<u32>,
-    /// Where to begin: the `next_cursor` of the part before.
+    /// `next_cursor` of the previous page. Default: the first page.
     #[serde(default)]
     cursor: Option<String>,
 }
 
-/// Rows of a list of what is in use, unless it says how many.
+/// Default page size of lists of names.
 const NAMES: u32 = 200;
 
 async fn tally(
     cx: &Cx,
-    of: Tally,
+    of: CountQuery,
     limit: Option<u32>,
     cursor: Option<String>,
 ) -> Result<Page<(String, u64)>, ActionError> {
     cx.permit_read()?;
     let limit = page(cx.limits(), limit.or(Some(NAMES)))?;
-    let found = cx.store().records(cx.scope(), RecordQuery::Tally { of, limit, cursor }).await?;
+    let found = cx.store().records(cx.scope(), RecordQuery::Count { of, limit, cursor }).await?;
     let counted = |record| match record {
-        Record::Tally { name, count } => Some((name, count)),
+        Record::Count { name, count } => Some((name, count)),
         _ => None,
     };
     Ok(found.filter_map(counted))
 }
 
-/// A namespace of keys.
+/// A namespace with its number of keys.
 #[derive(Debug, Serialize, JsonSchema)]
 struct KeyNamespace {
-    /// Its name.
+    /// Name of the namespace.
     namespace: String,
-    /// How many of its keys have a value.
+    /// Number of keys that have a value.
     key_count: u64,
 }
 
-/// Namespaces of keys.
+/// One page of the namespaces that have keys.
 #[derive(Debug, Serialize, JsonSchema)]
 struct KeyNamespaces {
-    /// The namespaces.
+    /// Namespaces of this page, ordered by name.
     namespaces: Vec<KeyNamespace>,
-    /// Where the next part begins, if there is one.
+    /// Cursor of the next page, or `null` if this is the last one.
     next_cursor: Option<String>,
 }
 
 async fn list_key_namespaces(cx: Cx, input: NamespacesInput) -> Result<KeyNamespaces, ActionError> {
-    let of = Tally::Keys { now: cx.now() };
+    let of = CountQuery::Keys { now: cx.now() };
     let Page { items, next, .. } = tally(&cx, of, input.limit, input.cursor).await?;
     let namespaces = items.into_iter().map(|(namespace, key_count)| KeyNamespace { namespace, key_count });
     Ok(KeyNamespaces { namespaces: namespaces.collect(), next_cursor: next })
 }
 
-/// A namespace of links.
+/// A namespace with its number of links.
 #[derive(Debug, Serialize, JsonSchema)]
 struct LinkNamespace {
-    /// Its name.
+    /// Name of the namespace.
     namespace: String,
-    /// How many links it has.
+    /// Number of links in the namespace.
     link_count: u64,
 }
 
-/// Namespaces of links.
+/// One page of the namespaces that have links.
 #[derive(Debug, Serialize, JsonSchema)]
 struct LinkNamespaces {
-    /// The namespaces.
+    /// Namespaces of this page, ordered by name.
     namespaces: Vec<LinkNamespace>,
-    /// Where the next part begins, if there is one.
+    /// Cursor of the next page, or `null` if this is the last one.
     next_cursor: Option<String>,
 }
 
 async fn list_link_namespaces(cx: Cx, input: NamespacesInput) -> Result<LinkNamespaces, ActionError> {
-    let Page { items, next, .. } = tally(&cx, Tally::Links, input.limit, input.cursor).await?;
+    let Page { items, next, .. } = tally(&cx, CountQuery::Links, input.limit, input.cursor).await?;
     let namespaces = items.into_iter().map(|(namespace, link_count)| LinkNamespace { namespace, link_count });
     Ok(LinkNamespaces { namespaces: namespaces.collect(), next_cursor: next })
 }
 
-/// Something that is known by its type and id.
+/// An entity, identified by its type and id.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Thing {
-    /// Its type.
+    /// Type of the entity: 1 to 256 characters (limit `key_chars`).
     r#type: String,
-    /// Its id: any text.
+    /// Id of the entity: any text of 1 to 256 characters (limit `key_chars`).
     id: String,
 }
 
@@ -455,40 +459,41 @@ fn no_attributes() -> Value {
     Value::Object(Map::new())
 }
 
-/// A link.
+/// Creates a link between two entities, or replaces the attributes of the existing one.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct UpsertInput {
-    /// The collection it is in; it appears with its first link.
+    /// Namespace of the link. It exists as soon as it has a link.
     namespace: String,
-    /// Where it begins.
+    /// Entity at which the link begins.
     from: Thing,
-    /// Where it ends.
+    /// Entity at which the link ends.
     to: Thing,
-    /// What the one is to the other.
+    /// Relation between the two entities.
     #[serde(default = "related")]
     relation: String,
-    /// What else is to be said of it; in place of what was said before.
+    /// Attributes of the link, as JSON. They replace the existing attributes. Default: an empty object.
     #[serde(default = "no_attributes")]
     attributes: Value,
-    /// The same key with the same input, also in another run, gives the same result and one write.
+    /// Idempotency key. A repeated call with this key and the same input writes nothing and returns the first result,
+    /// also from another run.
     #[serde(default)]
     idempotency_key: Option<String>,
 }
 
-/// What an upsert has come to.
+/// The result of an upsert.
 #[derive(Debug, Serialize, JsonSchema)]
 struct UpsertOutput {
-    /// The link's id.
+    /// Id of the link, a UUID.
     link_id: String,
-    /// It was not there before.
+    /// `false` if the link existed, so that only its attributes were replaced.
     created: bool,
 }
 
 async fn upsert(cx: Cx, input: UpsertInput) -> Result<UpsertOutput, ActionError> {
     let UpsertInput { namespace, from, to, relation, attributes, idempotency_key } = input;
     let link = NewLink::new(from.into(), to.into()).relation(relation).attributes(attributes);
-    let parts = [(FillPart::Value, "/link_id"), (FillPart::Created, "/created")];
+    let parts = [(ResultPart::Value, "/link_id"), (ResultPart::Created, "/created")];
     let before = write(&cx, Changes::new().link(namespace, link), idempotency_key, &parts).await?;
     let Some(result) = before else {
         return Ok(UpsertOutput { link_id: Uuid::nil().to_string(), created: false });
@@ -497,67 +502,67 @@ async fn upsert(cx: Cx, input: UpsertInput) -> Result<UpsertOutput, ActionError>
     Ok(UpsertOutput { link_id, created: result.created })
 }
 
-/// Which way to go along links.
+/// Direction in which links are followed.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Along {
-    /// From where they begin.
+enum LookupDirection {
+    /// Links that begin at the entity.
     #[default]
     Forward,
-    /// From where they end.
+    /// Links that end at the entity.
     Reverse,
-    /// From either end.
+    /// Links that begin or end at the entity.
     Either,
 }
 
-/// Which links of a thing.
+/// Selects links of one entity.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LookupInput {
-    /// The collection.
+    /// Name of the namespace to read.
     namespace: String,
-    /// The thing.
+    /// Entity whose links are looked up.
     from: Thing,
-    /// Which way to go.
+    /// Direction of the links. Default: `forward`.
     #[serde(default)]
-    direction: Along,
-    /// Only with this relation.
+    direction: LookupDirection,
+    /// Only links with this relation. Default: all relations.
     #[serde(default)]
     relation: Option<String>,
-    /// Only to things of this type.
+    /// Only links to entities of this type. Default: all types.
     #[serde(default, alias = "right_type")]
     to_type: Option<String>,
-    /// How many at most, up to 200.
+    /// Page size, 1 to 200. Default: 50.
     #[serde(default)]
     limit: Option<u32>,
-    /// Where to begin: the `next_cursor` of the part before.
+    /// `next_cursor` of the previous page. Default: the first page.
     #[serde(default)]
     cursor: Option<String>,
 }
 
-/// What a thing is linked to.
+/// A link, seen from one of its ends.
 #[derive(Debug, Serialize, JsonSchema)]
 struct MatchItem {
-    /// The link's id.
+    /// Id of the link, a UUID.
     link_id: String,
-    /// The type of what is at the other end.
+    /// Type of the entity at the other end.
     r#type: String,
-    /// Its id.
+    /// Id of the entity at the other end.
     id: String,
-    /// What the one is to the other.
+    /// Relation between the two entities.
     relation: String,
-    /// What else is said of it.
+    /// Attributes of the link, as JSON.
     attributes: Value,
 }
 
-/// What a thing is linked to.
+/// One page of the links of an entity.
 #[derive(Debug, Serialize, JsonSchema)]
 struct LookupOutput {
-    /// What is at the other ends.
+    /// Links of this page, ordered by the entity at the other end.
     matches: Vec<MatchItem>,
-    /// Where the next part begins, if there is one.
+    /// Cursor of the next page, or `null` if this is the last one.
     next_cursor: Option<String>,
-    /// Keys of rows that cannot be read and are left out.
+    /// Keys of unreadable rows, which are left out of the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
 }
@@ -565,9 +570,9 @@ struct LookupOutput {
 async fn lookup(cx: Cx, input: LookupInput) -> Result<LookupOutput, ActionError> {
     let LookupInput { namespace, from, direction, relation, to_type, limit, cursor } = input;
     let direction = match direction {
-        Along::Forward => Direction::Forward,
-        Along::Reverse => Direction::Reverse,
-        Along::Either => Direction::Either,
+        LookupDirection::Forward => Direction::Forward,
+        LookupDirection::Reverse => Direction::Reverse,
+        LookupDirection::Either => Direction::Either,
     };
     let lookup = Lookup { of: from.into(), direction, relation, to_type, limit, cursor };
     let Page { items, next, bad } = cx.links(namespace).lookup(lookup).await?;
@@ -581,94 +586,95 @@ async fn lookup(cx: Cx, input: LookupInput) -> Result<LookupOutput, ActionError>
     Ok(LookupOutput { matches: matches.collect(), next_cursor: next, unreadable: keys_of(bad) })
 }
 
-/// Links to be deleted.
+/// Deletes links by one or both of their ends.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct UnlinkInput {
-    /// The collection.
+    /// Name of the namespace to read.
     namespace: String,
-    /// Where they begin; this or `to` is needed.
+    /// Only links that begin at this entity. At least one of `from` and `to` is required.
     #[serde(default)]
     from: Option<Thing>,
-    /// Where they end.
+    /// Only links that end at this entity.
     #[serde(default)]
     to: Option<Thing>,
-    /// Only with this relation.
+    /// Only links with this relation. Default: all relations.
     #[serde(default)]
     relation: Option<String>,
-    /// The same key with the same input, also in another run, gives the same result and one write.
+    /// Idempotency key. A repeated call with this key and the same input writes nothing and returns the first result,
+    /// also from another run.
     #[serde(default)]
     idempotency_key: Option<String>,
 }
 
-/// What a deletion has come to.
+/// The result of a deletion.
 #[derive(Debug, Serialize, JsonSchema)]
 struct UnlinkOutput {
-    /// How many links there were.
+    /// Number of deleted links.
     deleted_count: u64,
 }
 
 async fn unlink(cx: Cx, input: UnlinkInput) -> Result<UnlinkOutput, ActionError> {
     let UnlinkInput { namespace, from, to, relation, idempotency_key } = input;
-    let ends = Ends { namespace, from: from.map(Entity::from), to: to.map(Entity::from), relation };
-    let parts = [(FillPart::Value, "/deleted_count")];
+    let ends = LinkEnds { namespace, from: from.map(Entity::from), to: to.map(Entity::from), relation };
+    let parts = [(ResultPart::Value, "/deleted_count")];
     let before = write(&cx, Changes::new().unlink(ends), idempotency_key, &parts).await?;
     let deleted_count = before.and_then(|result| result.value?.as_u64()).unwrap_or_default();
     Ok(UnlinkOutput { deleted_count })
 }
 
-/// Which links of a namespace.
+/// Selects one page of a namespace's links.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LinksInput {
-    /// The collection.
+    /// Name of the namespace to read.
     namespace: String,
-    /// That begin at something of this type.
+    /// Only links that begin at an entity of this type. Default: all types.
     #[serde(default, alias = "left_type")]
     from_type: Option<String>,
-    /// That end at something of this type.
+    /// Only links that end at an entity of this type. Default: all types.
     #[serde(default, alias = "right_type")]
     to_type: Option<String>,
-    /// With this relation.
+    /// Only links with this relation. Default: all relations.
     #[serde(default)]
     relation: Option<String>,
-    /// How many at most, up to 200.
+    /// Page size, 1 to 200. Default: 50.
     #[serde(default)]
     limit: Option<u32>,
-    /// Where to begin: the `next_cursor` of the part before.
+    /// `next_cursor` of the previous page. Default: the first page.
     #[serde(default)]
     cursor: Option<String>,
 }
 
-/// A link.
+/// A link between two entities.
 #[derive(Debug, Serialize, JsonSchema)]
 struct LinkItem {
-    /// The link's id.
+    /// Id of the link, a UUID.
     link_id: String,
-    /// Where it begins.
+    /// Entity at which the link begins.
     from: Thing,
-    /// Where it ends.
+    /// Entity at which the link ends.
     to: Thing,
-    /// What the one is to the other.
+    /// Relation between the two entities.
     relation: String,
-    /// What else is said of it.
+    /// Attributes of the link, as JSON.
     attributes: Value,
-    /// When it was created (RFC 3339).
+    /// Time of creation (RFC 3339).
     created_at: String,
-    /// When it was last written (RFC 3339).
+    /// Time of the last write (RFC 3339).
     updated_at: String,
-    /// The run that created it, if a run did.
+    /// Id of the run that created the link, or `null` if no run did.
     created_by_run: Option<String>,
 }
 
-/// A part of a namespace's links.
+/// One page of a namespace's links.
 #[derive(Debug, Serialize, JsonSchema)]
 struct LinksOutput {
-    /// The links.
+    /// Links of this page, ordered by their ends.
     items: Vec<LinkItem>,
-    /// Where the next part begins, if there is one.
+    /// Cursor of the next page, or `null` if this is the last one.
     next_cursor: Option<String>,
-    /// Keys of rows that cannot be read and are left out.
+    /// Keys of unreadable rows, which are left out of the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
 }
@@ -676,7 +682,7 @@ struct LinksOutput {
 async fn list_links(cx: Cx, input: LinksInput) -> Result<LinksOutput, ActionError> {
     cx.permit_read()?;
     let LinksInput { namespace, from_type, to_type, relation, limit, cursor } = input;
-    let filter = Listed { from_type, to_type, relation };
+    let filter = LinkListing { from_type, to_type, relation };
     let query = listed(&namespace, filter, limit, cursor, cx.limits())?;
     let Page { items, next, bad } = cx.store().links(cx.scope(), query).await?;
     let item = |link: Link| LinkItem {
@@ -693,41 +699,41 @@ async fn list_links(cx: Cx, input: LinksInput) -> Result<LinksOutput, ActionErro
     Ok(LinksOutput { items: items.into_iter().map(item).collect(), next_cursor: next, unreadable })
 }
 
-/// Names in use in a namespace.
+/// Selects one page of the names in use in a namespace of links.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InUseInput {
-    /// The collection.
+    /// Name of the namespace to read.
     namespace: String,
-    /// How many at most, up to 200; without it 200.
+    /// Page size, 1 to 200. Default: 200.
     #[serde(default)]
     limit: Option<u32>,
-    /// Where to begin: the `next_cursor` of the part before.
+    /// `next_cursor` of the previous page. Default: the first page.
     #[serde(default)]
     cursor: Option<String>,
 }
 
-/// A name in use.
+/// A name in use, with its number of uses.
 #[derive(Debug, Serialize, JsonSchema)]
 struct InUse {
-    /// The name.
+    /// Entity type or relation.
     name: String,
-    /// How often.
+    /// Number of uses in the namespace's links.
     count: u64,
 }
 
-/// Names in use.
+/// One page of names in use.
 #[derive(Debug, Serialize, JsonSchema)]
 struct InUseOutput {
-    /// The names.
+    /// Names of this page, in ascending order.
     items: Vec<InUse>,
-    /// Where the next part begins, if there is one.
+    /// Cursor of the next page, or `null` if this is the last one.
     next_cursor: Option<String>,
 }
 
 async fn in_use(
     cx: &Cx,
-    of: Tally,
+    of: CountQuery,
     limit: Option<u32>,
     cursor: Option<String>,
 ) -> Result<InUseOutput, ActionError> {
@@ -738,29 +744,29 @@ async fn in_use(
 
 async fn list_types(cx: Cx, input: InUseInput) -> Result<InUseOutput, ActionError> {
     let namespace = input.namespace.trim().to_owned();
-    in_use(&cx, Tally::Types { namespace }, input.limit, input.cursor).await
+    in_use(&cx, CountQuery::Types { namespace }, input.limit, input.cursor).await
 }
 
 async fn list_relations(cx: Cx, input: InUseInput) -> Result<InUseOutput, ActionError> {
     let namespace = input.namespace.trim().to_owned();
-    in_use(&cx, Tally::Relations { namespace }, input.limit, input.cursor).await
+    in_use(&cx, CountQuery::Relations { namespace }, input.limit, input.cursor).await
 }
 
-/// Registers the actions that every engine has.
+/// Registers the `store.*` and `links.*` actions, which every engine has.
 pub(crate) fn equip(builder: Builder) -> Builder {
     let builder = builder
-        .described("store.get", "Reads a key.", get)
-        .described("store.set", "Gives a key a value.", set)
-        .described("store.delete", "Takes a key's value away.", delete)
-        .described("store.increment", "Adds to a key's number.", increment)
-        .described("store.list", "Lists a namespace's keys.", list)
-        .described("store.list_namespaces", "Lists the namespaces of keys.", list_key_namespaces)
-        .described("links.upsert", "Links two things.", upsert)
-        .described("links.lookup", "Finds what a thing is linked to.", lookup)
-        .described("links.delete", "Deletes links.", unlink)
-        .described("links.list", "Lists a namespace's links.", list_links)
-        .described("links.list_namespaces", "Lists the namespaces of links.", list_link_namespaces)
-        .described("links.list_types", "Lists the types in use in a namespace of links.", list_types)
+        .described("store.get", "Reads the value of a key.", get)
+        .described("store.set", "Sets the value of a key.", set)
+        .described("store.delete", "Deletes the value of a key.", delete)
+        .described("store.increment", "Adds to the number under a key.", increment)
+        .described("store.list", "Lists the keys of a namespace.", list)
+        .described("store.list_namespaces", "Lists the namespaces that have keys.", list_key_namespaces)
+        .described("links.upsert", "Links two entities, or replaces the attributes of their link.", upsert)
+        .described("links.lookup", "Finds the entities that an entity is linked to.", lookup)
+        .described("links.delete", "Deletes links by one or both of their ends.", unlink)
+        .described("links.list", "Lists the links of a namespace.", list_links)
+        .described("links.list_namespaces", "Lists the namespaces that have links.", list_link_namespaces)
+        .described("links.list_types", "Lists the entity types in use in a namespace of links.", list_types)
         .described(
             "links.list_relations",
             "Lists the relations in use in a namespace of links.",
@@ -785,7 +791,7 @@ pub(crate) fn equip(builder: Builder) -> Builder {
     })
 }
 
-/// Names that are in use are suggested, and others are allowed: namespaces, types and relations are free.
+/// Adds hints for editors: namespaces, types and relations are free text, with the names in use as suggestions.
 fn hinted(info: ActionInfo) -> ActionInfo {
     let is_links = info.group == "links";
     let namespaces = if is_links { "links.list_namespaces" } else { "store.list_namespaces" };

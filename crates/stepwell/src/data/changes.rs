@@ -1,4 +1,4 @@
-//! Changes to the data as values: what is to be written, put together before anything is.
+//! Changes to data as values: a set of writes that is built first and committed later.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use serde_json::{Map, Number, Value};
 use sha2::{Digest, Sha256};
 use stepwell_core::{Limits, Timestamp};
 use stepwell_store::{
-    CellKey, CellOp, CellWrite, Edge, Ends, Entity, Expect, Initial, KeyWrite, LinkWrite, Lives, RELATED,
-    Space, Ttl, ValueType,
+    CellKey, CellOp, CellWrite, Entity, Initial, KeyLifetime, KeyWrite, LinkEdge, LinkEnds, LinkWrite,
+    Precondition, RELATED, Space, Ttl, ValueType,
 };
 use uuid::Uuid;
 
 use crate::data::{DataError, Slot};
 
-/// The operation that keys of writes are for.
+/// Operation under which the idempotency keys of writes are recorded.
 pub(crate) const WRITE: &str = "write";
 
-/// How much to add.
+/// A number to add. It must be representable in JSON with 64 bits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Amount(Option<Number>);
 
 impl Amount {
-    /// The same downwards.
+    /// Returns the amount with the opposite sign.
     #[must_use]
     pub(crate) fn negated(self) -> Self {
         let negated = |number: &Number| match number.as_i128() {
@@ -36,7 +36,7 @@ impl Amount {
     }
 
     fn number(self) -> Result<Number, String> {
-        self.0.ok_or_else(|| "an amount is a number that JSON and 64 bits can hold".to_owned())
+        self.0.ok_or_else(|| "the amount must be a finite number that fits in 64 bits".to_owned())
     }
 }
 
@@ -62,49 +62,49 @@ impl From<Number> for Amount {
     }
 }
 
-/// A value that is set, for how long and on what condition.
+/// A value to set, with its lifetime and an optional condition.
 #[derive(Debug, Clone)]
 pub struct Set {
     value: Result<Value, String>,
     value_type: ValueType,
     ttl: Ttl,
-    expect: Expect,
+    expect: Precondition,
 }
 
 impl Set {
-    /// A value that holds until it is deleted, whatever was there.
+    /// Creates a value that never expires and is set without a condition.
     pub fn new(value: impl Serialize) -> Self {
         let value = serde_json::to_value(value)
-            .map_err(|error| format!("the value cannot be written as JSON: {error}"));
-        Set { value, value_type: ValueType::Json, ttl: Ttl::Forever, expect: Expect::Anything }
+            .map_err(|error| format!("the value cannot be serialized as JSON: {error}"));
+        Set { value, value_type: ValueType::Json, ttl: Ttl::Forever, expect: Precondition::Anything }
     }
 
-    /// For so long; to the millisecond, and at least one.
+    /// Sets the lifetime. It has a resolution of one millisecond and must be at least that long.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         if ms == 0 {
-            self.value = Err("a value has to hold for at least a millisecond".to_owned());
+            self.value = Err("`ttl` must be at least one millisecond".to_owned());
         }
         self.ttl = Ttl::ForMs(ms);
         self
     }
 
-    /// As long as the value before it.
+    /// Keeps the expiry time of the previous value.
     #[must_use]
     pub fn keep_ttl(mut self) -> Self {
         self.ttl = Ttl::Keep;
         self
     }
 
-    /// Only if the key is at this revision; 0 = only if it has no value.
+    /// Writes only if the key is at this revision, otherwise it is a conflict. 0: only if the key has no value.
     #[must_use]
     pub fn if_revision(mut self, revision: u64) -> Self {
         self.expect = expected(revision);
         self
     }
 
-    /// A hint for editors.
+    /// Sets the type of the value, as a hint for editors.
     #[must_use]
     pub fn value_type(mut self, value_type: ValueType) -> Self {
         self.value_type = value_type;
@@ -112,11 +112,11 @@ impl Set {
     }
 }
 
-pub(crate) fn expected(revision: u64) -> Expect {
-    if revision == 0 { Expect::Absent } else { Expect::Live(revision) }
+pub(crate) fn expected(revision: u64) -> Precondition {
+    if revision == 0 { Precondition::Absent } else { Precondition::Live(revision) }
 }
 
-/// How much is added, and to what if nothing is there.
+/// A number to add, and the value that a missing number counts as.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Increment {
     by: Amount,
@@ -124,12 +124,12 @@ pub struct Increment {
 }
 
 impl Increment {
-    /// Adds so much, to 0 if nothing is there.
+    /// Adds `by`. A missing number counts as 0.
     pub fn by(by: impl Into<Amount>) -> Self {
         Increment { by: by.into(), initial: 0.into() }
     }
 
-    /// What counts as there if nothing is.
+    /// Sets the value that a missing number counts as.
     #[must_use]
     pub fn initial(mut self, initial: impl Into<Amount>) -> Self {
         self.initial = initial.into();
@@ -137,7 +137,7 @@ impl Increment {
     }
 }
 
-/// A link that is to be there.
+/// A link to create or update.
 #[derive(Debug, Clone)]
 pub struct NewLink {
     from: Entity,
@@ -147,40 +147,40 @@ pub struct NewLink {
 }
 
 impl NewLink {
-    /// From one thing to another, without attributes.
+    /// Creates a link from one entity to another, with the relation `related` and no attributes.
     pub fn new(from: Entity, to: Entity) -> Self {
         let attributes = Ok(Value::Object(Map::new()));
         NewLink { from, to, relation: RELATED.to_owned(), attributes }
     }
 
-    /// What the one is to the other.
+    /// Sets the relation between the two entities.
     #[must_use]
     pub fn relation(mut self, relation: impl Into<String>) -> Self {
         self.relation = relation.into();
         self
     }
 
-    /// What else is to be said of it.
+    /// Sets the attributes. They replace the existing attributes.
     #[must_use]
     pub fn attributes(mut self, attributes: impl Serialize) -> Self {
-        let unfit = |error| format!("the attributes cannot be written as JSON: {error}");
+        let unfit = |error| format!("the attributes cannot be serialized as JSON: {error}");
         self.attributes = serde_json::to_value(attributes).map_err(unfit);
         self
     }
 }
 
-/// Changes that are made together or not at all: revisions that must be right, and what to write if they are.
+/// A set of changes that is committed as a whole or not at all: revisions to check, and writes.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
     pub(crate) cells: Vec<CellWrite>,
     pub(crate) links: Vec<LinkWrite>,
-    /// Which of the two each of them is, in the order they were asked for.
+    /// Kind of each change, in the order in which the changes were added.
     pub(crate) order: Vec<Kind>,
     pub(crate) once: Option<String>,
     wrong: Option<String>,
 }
 
-/// What a change is about.
+/// The kind of data that a change affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Cell,
@@ -188,33 +188,33 @@ pub(crate) enum Kind {
 }
 
 impl Changes {
-    /// None yet.
+    /// Creates an empty set of changes.
     pub fn new() -> Self {
         Changes::default()
     }
 
-    /// They happen once: whoever asks for the same changes under the same key gets the same results, also from another
-    /// run, for as long as keys are kept. The same key with other changes is an error.
+    /// Sets an idempotency key. A repeated write with this key and the same changes writes nothing and returns the
+    /// first results, also from another run, until the key expires. The same key with other changes is an error.
     #[must_use]
     pub fn once(mut self, key: impl Into<String>) -> Self {
         self.once = Some(key.into());
         self
     }
 
-    /// The key must be at this revision; 0 = it must have no value.
+    /// Checks that the key is at this revision. 0: that it has no value.
     #[must_use]
     pub fn check(self, namespace: impl Into<String>, key: impl Into<String>, revision: u64) -> Self {
         let write = CellWrite { expect: expected(revision), ..kv(namespace, key, CellOp::Check) };
         self.cell(Ok(write))
     }
 
-    /// Gives a key a value, until it is deleted.
+    /// Sets the value of a key. The value never expires.
     #[must_use]
     pub fn set(self, namespace: impl Into<String>, key: impl Into<String>, value: impl Serialize) -> Self {
         self.set_with(namespace, key, Set::new(value))
     }
 
-    /// Gives a key a value.
+    /// Sets the value of a key, with a lifetime or a condition.
     #[must_use]
     pub fn set_with(self, namespace: impl Into<String>, key: impl Into<String>, set: Set) -> Self {
         let Set { value, value_type, ttl, expect } = set;
@@ -222,13 +222,13 @@ impl Changes {
         self.cell(op.map(|op| CellWrite { expect, ..kv(namespace, key, op) }))
     }
 
-    /// Takes a key's value away.
+    /// Deletes the value of a key.
     #[must_use]
     pub fn delete(self, namespace: impl Into<String>, key: impl Into<String>) -> Self {
         self.cell(Ok(kv(namespace, key, CellOp::Delete)))
     }
 
-    /// Adds to a key's number.
+    /// Adds to the number under a key.
     #[must_use]
     pub fn increment(
         self,
@@ -245,19 +245,20 @@ impl Changes {
         self.cell(write())
     }
 
-    /// Does something to a slot that runs share, if it has this version; 0 = if it has no value.
+    /// Applies an operation to a shared slot, if it is at this version. 0: if it has no value. `None`: without a
+    /// condition.
     #[must_use]
     pub fn slot<T>(self, slot: &Slot<T>, op: CellOp, if_version: Option<u64>) -> Self {
         self.cell(slot.change(op, if_version))
     }
 
-    /// A link is there, with these attributes in place of those before.
+    /// Creates a link, or replaces the attributes of the existing one.
     #[must_use]
     pub fn link(mut self, namespace: impl AsRef<str>, link: NewLink) -> Self {
         let NewLink { from, to, relation, attributes } = link;
         match attributes {
             Ok(attributes) => {
-                let edge = Edge::new(namespace, from, to, relation);
+                let edge = LinkEdge::new(namespace, from, to, relation);
                 self.push_link(LinkWrite::Upsert { edge, id: Uuid::nil(), attributes, by: None });
             }
             Err(wrong) => drop(self.wrong.get_or_insert(wrong)),
@@ -265,9 +266,9 @@ impl Changes {
         self
     }
 
-    /// Links that have an end in common are not there.
+    /// Deletes the links with these ends.
     #[must_use]
-    pub fn unlink(mut self, ends: Ends) -> Self {
+    pub fn unlink(mut self, ends: LinkEnds) -> Self {
         self.push_link(LinkWrite::Delete { ends: trimmed(ends), by: None });
         self
     }
@@ -288,12 +289,12 @@ impl Changes {
         self
     }
 
-    /// There is nothing in them.
+    /// Returns `true` if the set has no changes.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Refuses what cannot be written, whatever is there.
+    /// Rejects changes that are invalid independent of the stored data.
     pub(crate) fn check_all(&self, limits: &Limits) -> Result<(), DataError> {
         if let Some(wrong) = &self.wrong {
             return Err(DataError::Invalid(wrong.clone()));
@@ -319,7 +320,7 @@ impl Changes {
         Ok(())
     }
 
-    /// The record that makes them happen once.
+    /// Builds the record of the idempotency key, if one is set.
     pub(crate) fn key(&self, until: Timestamp) -> Option<KeyWrite> {
         let key = self.once.clone()?;
         let asked = serde_json::to_vec(&(&self.cells, &self.links)).expect("operations are plain data");
@@ -328,29 +329,30 @@ impl Changes {
             key,
             request: Sha256::digest(&asked).into(),
             answer: bytes::Bytes::new(),
-            lives: Lives::Until(until),
+            lifetime: KeyLifetime::Until(until),
         })
     }
 }
 
 fn kv(namespace: impl Into<String>, key: impl Into<String>, op: CellOp) -> CellWrite {
     let key = CellKey { space: Space::Kv, owner: namespace.into(), key: key.into() };
-    CellWrite { key, op, expect: Expect::Anything, initial: None, by: None }
+    CellWrite { key, op, expect: Precondition::Anything, initial: None, by: None }
 }
 
-/// Spaces around names are not part of them.
-pub(crate) fn trimmed(ends: Ends) -> Ends {
-    let Ends { namespace, from, to, relation } = ends;
+/// Trims the namespace and the relation.
+pub(crate) fn trimmed(ends: LinkEnds) -> LinkEnds {
+    let LinkEnds { namespace, from, to, relation } = ends;
     let trim = |text: String| text.trim().to_owned();
-    Ends { namespace: trim(namespace), from, to, relation: relation.map(trim) }
+    LinkEnds { namespace: trim(namespace), from, to, relation: relation.map(trim) }
 }
 
-/// An operation on a slot, as the handles of all scopes make it.
+/// Builders of slot operations, shared by the handles of all scopes.
 pub(crate) mod slot_ops {
     use super::{Amount, CellOp, Serialize, Ttl, Value, ValueType};
 
     fn json(value: impl Serialize) -> Result<Value, String> {
-        serde_json::to_value(value).map_err(|error| format!("this cannot be written as JSON: {error}"))
+        serde_json::to_value(value)
+            .map_err(|error| format!("the value cannot be serialized as JSON: {error}"))
     }
 
     pub(crate) fn set(value: impl Serialize) -> Result<CellOp, String> {
@@ -364,7 +366,7 @@ pub(crate) mod slot_ops {
     pub(crate) fn merge(fields: impl Serialize) -> Result<CellOp, String> {
         match json(fields)? {
             Value::Object(fields) => Ok(CellOp::Merge { fields }),
-            other => Err(format!("only an object can be merged, not {other}")),
+            other => Err(format!("only an object can be merged (got {other})")),
         }
     }
 

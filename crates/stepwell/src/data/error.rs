@@ -1,35 +1,38 @@
-//! What can go wrong when data is read or written.
+//! Errors of data operations.
 
 use stepwell_core::LimitExceeded;
 use stepwell_store::{CellError, Refused, StoreError};
 
 use crate::error::EngineError;
 
-/// Why data was not read or written. Nothing was changed, unless the error says that nobody knows.
+/// A failed data operation. Nothing was changed, except if [`DataError::Engine`] reports an unknown outcome.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DataError {
-    /// It is not at the revision that was named.
-    #[error("{what} is at revision {revision}{}: read it again", if *exists { "" } else { " and has no value" })]
+    /// The value is not at the revision that the caller expected.
+    #[error(
+        "{what} changed: it is at revision {revision}{}. Read it again and retry",
+        if *exists { "" } else { " and has no value" }
+    )]
     Conflict {
-        /// What.
+        /// Address of the value, for the message.
         what: String,
-        /// The revision it is at; 0 = it was never written.
+        /// Current revision; 0 if the key was never written.
         revision: u64,
-        /// It has a value.
+        /// The key has a value.
         exists: bool,
     },
-    /// Others have written every time.
-    #[error("{what} was written by others {attempts} times in a row: try again later")]
+    /// Concurrent writes won every attempt.
+    #[error("{what} was written concurrently {attempts} times in a row: try again later")]
     Exhausted {
-        /// What.
+        /// Address of the value, for the message.
         what: String,
-        /// How often it was tried.
+        /// Number of attempts, each of which conflicted.
         attempts: u32,
     },
-    /// What was asked for cannot be done, whatever is there.
+    /// The request is invalid, independent of the stored data.
     #[error("{0}")]
     Invalid(String),
-    /// The engine could not.
+    /// The engine or the store failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -44,7 +47,7 @@ impl From<DataError> for EngineError {
 }
 
 impl DataError {
-    /// A stable word for it.
+    /// Returns a stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             DataError::Conflict { .. } | DataError::Exhausted { .. } => "conflict",

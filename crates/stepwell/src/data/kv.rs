@@ -6,7 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Number, Value};
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::{
-    Cell, CellFilter, CellKey, CellQuery, OpResult, Page, Record, RecordQuery, Space, Tally, ValueType,
+    BadRow, Cell, CellFilter, CellKey, CellQuery, CountQuery, OpResult, Page, Record, RecordQuery, Space,
+    Store, StoreError, TenantScope, ValueType,
 };
 
 use crate::actor::Permission;
@@ -15,28 +16,26 @@ use crate::data::error::DataError;
 use crate::data::watch::{Watched, watch};
 use crate::engine::Engine;
 
-/// A key and its value.
+/// A key with its value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
-    /// The key.
+pub struct KeyEntry {
     pub key: String,
-    /// Its value.
     pub value: Value,
-    /// What kind of value it is.
+    /// Type of the value, as a hint for editors.
     pub value_type: ValueType,
-    /// Counts every write to the key, deletes included.
+    /// Number of writes to the key, deletes included.
     pub revision: u64,
-    /// When the value ends, if it does.
+    /// Expiry time. `None`: the value never expires.
     pub expires_at: Option<Timestamp>,
-    /// When the key was first written.
+    /// Time of the first write to the key.
     pub created_at: Timestamp,
-    /// When it was last written.
+    /// Time of the last write to the key.
     pub updated_at: Timestamp,
-    /// The run that first wrote it, if a run did. It may be gone.
+    /// The run that first wrote the key, if a run did. The run may have been deleted.
     pub created_by_run: Option<RunId>,
 }
 
-impl Entry {
+impl KeyEntry {
     pub(crate) fn of(cell: Cell) -> Option<Self> {
         let Cell {
             key,
@@ -50,7 +49,7 @@ impl Entry {
             damage: _,
         } = cell;
         let (key, value) = (key.key, value?);
-        Some(Entry {
+        Some(KeyEntry {
             key,
             value,
             value_type,
@@ -62,116 +61,118 @@ impl Entry {
         })
     }
 
-    /// The value as one of a type.
+    /// Deserializes the value as a `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, DataError> {
         T::deserialize(&self.value).map_err(|error| {
-            DataError::Invalid(format!("the value of `{}` is something else: {error}", self.key))
+            DataError::Invalid(format!(
+                "the value of `{}` does not have the expected type: {error}",
+                self.key
+            ))
         })
     }
 }
 
-/// What a write has come to.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// The key's revision now.
+    /// Revision of the key after the write.
     pub revision: u64,
-    /// It had no value before.
+    /// The key had no value before.
     pub created: bool,
 }
 
-/// What an increment has come to.
+/// The result of an increment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Incremented {
-    /// The value now.
+    /// Number under the key after the addition.
     pub value: Number,
-    /// The key's revision now.
+    /// Revision of the key after the write.
     pub revision: u64,
 }
 
-/// A part of a namespace's keys, in their order.
+/// Selects one page of keys. Keys are listed in ascending order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct List {
-    /// Those that begin with this, taken literally.
+pub struct KeyList {
+    /// Only keys that begin with this text. It has no wildcards.
     pub prefix: String,
-    /// How many at most, up to 200; without it 50.
+    /// Page size, 1 to 200. Default: 50.
     pub limit: Option<u32>,
-    /// Where to begin: what the part before gave.
+    /// Cursor that the previous page returned in `next`. Default: the first page.
     pub cursor: Option<String>,
 }
 
-/// A namespace and how much is in it.
+/// A namespace, or another name in use, with a count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its name.
     pub namespace: String,
-    /// How many keys with a value, or how many links.
+    /// Number of keys that have a value, or of links.
     pub count: u64,
 }
 
-/// Rows of a listing that does not say how many.
+/// Default number of rows per page.
 const PAGE: u32 = 50;
 
 impl Engine {
-    /// The keys of a namespace; it need not be there yet.
+    /// Returns a handle to the keys of a namespace. A namespace exists as soon as it has a key.
     pub fn kv(&self, namespace: impl Into<String>) -> Kv {
         Kv { engine: self.clone(), namespace: namespace.into() }
     }
 
-    /// The namespaces that have keys with a value, in their order.
+    /// Lists the namespaces that have keys with a value, ordered by name.
     pub async fn kv_namespaces(
         &self,
         limit: Option<u32>,
         cursor: Option<String>,
     ) -> Result<Page<Namespace>, DataError> {
-        self.tally(Tally::Keys { now: self.now() }, limit, cursor).await
+        self.tally(CountQuery::Keys { now: self.now() }, limit, cursor).await
     }
 
-    /// Names that are in use, and how often.
+    /// Lists names in use with their counts.
     pub(crate) async fn tally(
         &self,
-        of: Tally,
+        of: CountQuery,
         limit: Option<u32>,
         cursor: Option<String>,
     ) -> Result<Page<Namespace>, DataError> {
         self.permit(Permission::Read)?;
         let limit = self.page(limit)?;
-        let page = self.store().records(self.scope, RecordQuery::Tally { of, limit, cursor }).await?;
+        let page = self.store().records(self.scope, RecordQuery::Count { of, limit, cursor }).await?;
         let count = |record| match record {
-            Record::Tally { name, count } => Some(Namespace { namespace: name, count }),
+            Record::Count { name, count } => Some(Namespace { namespace: name, count }),
             _ => None,
         };
         Ok(page.filter_map(count))
     }
 
-    /// A part of an owner's cells that have a value, in the order of their keys.
+    /// Lists an owner's cells that have a value, ordered by key, one page at a time.
     pub(crate) async fn entries(
         &self,
         space: Space,
         owner: &str,
-        list: List,
-    ) -> Result<Page<Entry>, DataError> {
+        list: KeyList,
+    ) -> Result<Page<KeyEntry>, DataError> {
         let query = listed(space, owner, list, self.now(), &self.inner.options.limits)?;
         let page = self.store().cells(self.scope, query).await?;
-        Ok(page.filter_map(Entry::of))
+        Ok(page.filter_map(KeyEntry::of))
     }
 
-    /// How many rows a listing has.
+    /// Returns the page size. Rejects 0 and sizes above the limit `page_rows`.
     pub(crate) fn page(&self, limit: Option<u32>) -> Result<u32, DataError> {
         page(&self.inner.options.limits, limit)
     }
 }
 
-/// How many rows a listing has.
+/// Returns the page size. Rejects 0 and sizes above the limit `page_rows`.
 pub(crate) fn page(limits: &stepwell_core::Limits, limit: Option<u32>) -> Result<u32, DataError> {
     let limit = limit.unwrap_or(PAGE);
     if limit == 0 {
-        return Err(DataError::Invalid("a listing of no rows says nothing: ask for 1 to 200".to_owned()));
+        return Err(DataError::Invalid("`limit` must be between 1 and 200 (got 0)".to_owned()));
     }
     limits.page_rows("the page", limit as usize)?;
     Ok(limit)
 }
 
-/// The keys of a namespace.
+/// A handle to the keys of a namespace.
 #[derive(Clone)]
 pub struct Kv {
     engine: Engine,
@@ -179,40 +180,40 @@ pub struct Kv {
 }
 
 impl Kv {
-    /// The namespace.
+    /// Returns the name of the namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// A key's value, unless it is deleted or expired.
-    pub async fn get(&self, key: &str) -> Result<Option<Entry>, DataError> {
+    /// Returns the value of a key. `None` if it was never written, is deleted or has expired.
+    pub async fn get(&self, key: &str) -> Result<Option<KeyEntry>, DataError> {
         self.engine.permit(Permission::Read)?;
         let query = one(self.cell(key), self.engine.now(), false);
-        Ok(self.engine.store().cells(self.engine.scope, query).await?.items.pop().and_then(Entry::of))
+        Ok(self.engine.store().cells(self.engine.scope, query).await?.items.pop().and_then(KeyEntry::of))
     }
 
-    /// Gives a key a value, until it is deleted.
+    /// Sets the value of a key. The value never expires.
     pub async fn set(&self, key: &str, value: impl Serialize) -> Result<Written, DataError> {
         self.set_with(key, Set::new(value)).await
     }
 
-    /// Gives a key a value.
+    /// Sets the value of a key, with a lifetime or a condition.
     pub async fn set_with(&self, key: &str, set: Set) -> Result<Written, DataError> {
         let result = self.one(Changes::new().set_with(&self.namespace, key, set)).await?;
         Ok(Written { revision: result.revision, created: result.created })
     }
 
-    /// Takes a key's value away; says whether it had one.
+    /// Deletes the value of a key. Returns `false` if it had none.
     pub async fn delete(&self, key: &str) -> Result<bool, DataError> {
         Ok(self.one(Changes::new().delete(&self.namespace, key)).await?.existed)
     }
 
-    /// Adds to a key's number, or to 0.
+    /// Adds to the number under a key. A missing value counts as 0.
     pub async fn increment(&self, key: &str, by: impl Into<Amount>) -> Result<Incremented, DataError> {
         self.increment_with(key, Increment::by(by)).await
     }
 
-    /// Adds to a key's number.
+    /// Adds to the number under a key, with another initial value than 0.
     pub async fn increment_with(&self, key: &str, increment: Increment) -> Result<Incremented, DataError> {
         let result = self.one(Changes::new().increment(&self.namespace, key, increment)).await?;
         match result.value {
@@ -221,13 +222,14 @@ impl Kv {
         }
     }
 
-    /// A part of its keys that have a value, in their order.
-    pub async fn list(&self, list: List) -> Result<Page<Entry>, DataError> {
+    /// Lists the keys that have a value, in ascending order, one page at a time.
+    pub async fn list(&self, list: KeyList) -> Result<Page<KeyEntry>, DataError> {
         self.engine.permit(Permission::Read)?;
         self.engine.entries(Space::Kv, &self.namespace, list).await
     }
 
-    /// A key's value as it is now, and whenever it has changed, here or elsewhere. Values in between may be skipped.
+    /// Streams the value of a key: the current one, and a new one after changes by any process. Intermediate values may
+    /// be skipped.
     pub fn watch(
         &self,
         key: &str,
@@ -252,21 +254,34 @@ impl std::fmt::Debug for Kv {
     }
 }
 
-/// Asks for one cell.
-pub(crate) fn one(key: CellKey, now: Timestamp, with_dead: bool) -> CellQuery {
+/// Builds a query for one cell.
+pub(crate) fn one(key: CellKey, now: Timestamp, include_deleted: bool) -> CellQuery {
     let CellKey { space, owner, key } = key;
-    CellQuery { space, owner, filter: CellFilter::Key(key), now, with_dead, limit: 1, cursor: None }
+    CellQuery { space, owner, filter: CellFilter::Key(key), now, include_deleted, limit: 1, cursor: None }
 }
 
-/// Asks for a part of an owner's cells.
+/// Reads one cell. An unreadable value is returned as the row that it is in.
+pub(crate) async fn whole_or_bad(
+    store: &dyn Store,
+    scope: TenantScope,
+    query: CellQuery,
+) -> Result<Result<Option<Cell>, BadRow>, StoreError> {
+    match store.cells(scope, query).await {
+        Ok(mut page) => Ok(Ok(page.items.pop())),
+        Err(StoreError::Bad(row)) => Ok(Err(row)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Builds a query for one page of an owner's cells that have a value.
 pub(crate) fn listed(
     space: Space,
     owner: &str,
-    list: List,
+    list: KeyList,
     now: Timestamp,
     limits: &stepwell_core::Limits,
 ) -> Result<CellQuery, DataError> {
-    let List { prefix, limit, cursor } = list;
+    let KeyList { prefix, limit, cursor } = list;
     let (limit, filter) = (page(limits, limit)?, CellFilter::Prefix(prefix));
-    Ok(CellQuery { space, owner: owner.to_owned(), filter, now, with_dead: false, limit, cursor })
+    Ok(CellQuery { space, owner: owner.to_owned(), filter, now, include_deleted: false, limit, cursor })
 }

@@ -1,8 +1,9 @@
-//! Links between things that somebody else keeps: found from both ends, each typed edge once.
+//! Links between entities of other systems. A link is found from both ends. Two entities have at most one link per
+//! relation and direction.
 
 use serde_json::Value;
 use stepwell_core::{RunId, Timestamp};
-use stepwell_store::{Direction, Edge, Ends, Entity, Link, LinkFilter, LinkQuery, Page, Tally};
+use stepwell_store::{CountQuery, Direction, Entity, Link, LinkEdge, LinkEnds, LinkFilter, LinkQuery, Page};
 use uuid::Uuid;
 
 use crate::actor::Permission;
@@ -11,57 +12,55 @@ use crate::data::error::DataError;
 use crate::data::kv::{Namespace, page};
 use crate::engine::Engine;
 
-/// A link as it is seen from one of its ends.
+/// A link, seen from one of its ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Match {
-    /// The link's id.
     pub link_id: Uuid,
-    /// What is at the other end.
+    /// The entity at the other end.
     pub end: Entity,
-    /// What the one is to the other.
+    /// Relation between the two entities.
     pub relation: String,
-    /// What else is to be said of it.
+    /// Attributes of the link, as JSON.
     pub attributes: Value,
-    /// When it was created.
     pub created_at: Timestamp,
-    /// When it was last written.
+    /// Time of the last write.
     pub updated_at: Timestamp,
-    /// The run that created it, if a run did. It may be gone.
+    /// The run that created the link, if a run did. The run may have been deleted.
     pub created_by_run: Option<RunId>,
 }
 
-/// Which links of a thing.
+/// Selects links of one entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lookup {
-    /// The thing.
+    /// The entity whose links are looked up.
     pub of: Entity,
-    /// Which way to go.
+    /// Direction of the links. Default: forward, from `of` to other entities.
     pub direction: Direction,
-    /// Only with this relation.
+    /// Only links with this relation.
     pub relation: Option<String>,
-    /// Only to things of this type.
+    /// Only links to entities of this type.
     pub to_type: Option<String>,
-    /// How many at most, up to 200; without it 50.
+    /// Page size, 1 to 200. Default: 50.
     pub limit: Option<u32>,
-    /// Where to begin: what the part before gave.
+    /// Cursor that the previous page returned in `next`. Default: the first page.
     pub cursor: Option<String>,
 }
 
 impl Lookup {
-    /// The links that begin at a thing.
+    /// Selects the links that begin at an entity.
     pub fn of(of: Entity) -> Self {
         let direction = Direction::Forward;
         Lookup { of, direction, relation: None, to_type: None, limit: None, cursor: None }
     }
 
-    /// Which way to go.
+    /// Sets the direction of the links.
     #[must_use]
     pub fn direction(mut self, direction: Direction) -> Self {
         self.direction = direction;
         self
     }
 
-    /// Only with this relation.
+    /// Selects only links with this relation.
     #[must_use]
     pub fn relation(mut self, relation: impl Into<String>) -> Self {
         self.relation = Some(relation.into());
@@ -69,32 +68,31 @@ impl Lookup {
     }
 }
 
-/// What an upsert has come to.
+/// The result of an upsert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Linked {
-    /// The link's id.
     pub link_id: Uuid,
-    /// It was not there before.
+    /// `false` if the link existed, so that only its attributes were replaced.
     pub created: bool,
 }
 
 impl Engine {
-    /// The links of a namespace; it need not be there yet.
+    /// Returns a handle to the links of a namespace. A namespace exists as soon as it has a link.
     pub fn links(&self, namespace: impl Into<String>) -> Links {
         Links { engine: self.clone(), namespace: namespace.into() }
     }
 
-    /// The namespaces that have links, in their order.
+    /// Lists the namespaces that have links, ordered by name.
     pub async fn link_namespaces(
         &self,
         limit: Option<u32>,
         cursor: Option<String>,
     ) -> Result<Page<Namespace>, DataError> {
-        self.tally(Tally::Links, limit, cursor).await
+        self.tally(CountQuery::Links, limit, cursor).await
     }
 }
 
-/// The links of a namespace.
+/// A handle to the links of a namespace.
 #[derive(Clone)]
 pub struct Links {
     engine: Engine,
@@ -102,7 +100,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// The link is there, with these attributes in place of those before.
+    /// Creates a link, or replaces the attributes of the existing one.
     pub async fn upsert(&self, link: NewLink) -> Result<Linked, DataError> {
         let results = self.engine.write(Changes::new().link(&self.namespace, link)).await?;
         let result = results.into_iter().next();
@@ -113,7 +111,7 @@ impl Links {
         }
     }
 
-    /// The links of a thing, in the order of what is at the other end.
+    /// Lists the links of an entity, ordered by the entity at the other end.
     pub async fn lookup(&self, lookup: Lookup) -> Result<Page<Match>, DataError> {
         self.engine.permit(Permission::Read)?;
         let of = lookup.of.clone();
@@ -122,22 +120,23 @@ impl Links {
         Ok(page.map(|link| seen_from(&of, link)))
     }
 
-    /// Links that begin at one thing or end at another, or both, are not there; gives how many were.
+    /// Deletes the links that begin at `from`, end at `to`, or both, and returns their number. At least one end is
+    /// required.
     pub async fn delete(
         &self,
         from: Option<Entity>,
         to: Option<Entity>,
         relation: Option<String>,
     ) -> Result<u64, DataError> {
-        let ends = Ends { namespace: self.namespace.clone(), from, to, relation };
+        let ends = LinkEnds { namespace: self.namespace.clone(), from, to, relation };
         let results = self.engine.write(Changes::new().unlink(ends)).await?;
         Ok(results.first().and_then(|result| result.value.as_ref()?.as_u64()).unwrap_or_default())
     }
 
-    /// The namespace's links in the order of their edges, of one or both types and with one relation if so asked.
+    /// Lists the links of a namespace, ordered by their ends, one page at a time.
     pub async fn list(
         &self,
-        filter: Listed,
+        filter: LinkListing,
         limit: Option<u32>,
         cursor: Option<String>,
     ) -> Result<Page<Link>, DataError> {
@@ -146,22 +145,22 @@ impl Links {
         Ok(self.engine.store().links(self.engine.scope, query).await?)
     }
 
-    /// The types of things that its links have at their ends.
+    /// Lists the entity types at the ends of the links, with counts.
     pub async fn types(
         &self,
         limit: Option<u32>,
         cursor: Option<String>,
     ) -> Result<Page<Namespace>, DataError> {
-        self.engine.tally(Tally::Types { namespace: self.trimmed() }, limit, cursor).await
+        self.engine.tally(CountQuery::Types { namespace: self.trimmed() }, limit, cursor).await
     }
 
-    /// The relations its links have.
+    /// Lists the relations of the links, with counts.
     pub async fn relations(
         &self,
         limit: Option<u32>,
         cursor: Option<String>,
     ) -> Result<Page<Namespace>, DataError> {
-        self.engine.tally(Tally::Relations { namespace: self.trimmed() }, limit, cursor).await
+        self.engine.tally(CountQuery::Relations { namespace: self.trimmed() }, limit, cursor).await
     }
 
     fn trimmed(&self) -> String {
@@ -175,14 +174,14 @@ impl std::fmt::Debug for Links {
     }
 }
 
-/// Which links of a namespace.
+/// Selects links of a namespace. An unset field selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Listed {
-    /// That begin at something of this type.
+pub struct LinkListing {
+    /// Only links that begin at an entity of this type.
     pub from_type: Option<String>,
-    /// That end at something of this type.
+    /// Only links that end at an entity of this type.
     pub to_type: Option<String>,
-    /// With this relation.
+    /// Only links with this relation.
     pub relation: Option<String>,
 }
 
@@ -190,7 +189,7 @@ fn trim(text: Option<String>) -> Option<String> {
     text.map(|text| text.trim().to_owned())
 }
 
-/// Asks for the links of a thing.
+/// Builds a query for the links of an entity.
 pub(crate) fn looked_up(
     namespace: &str,
     lookup: Lookup,
@@ -202,10 +201,10 @@ pub(crate) fn looked_up(
     Ok(LinkQuery { namespace, which, relation: trim(relation), limit: page(limits, limit)?, cursor })
 }
 
-/// Asks for a namespace's links.
+/// Builds a query for the links of a namespace.
 pub(crate) fn listed(
     namespace: &str,
-    filter: Listed,
+    filter: LinkListing,
     limit: Option<u32>,
     cursor: Option<String>,
     limits: &stepwell_core::Limits,
@@ -215,10 +214,10 @@ pub(crate) fn listed(
     Ok(LinkQuery { namespace, which, relation, limit: page(limits, limit)?, cursor })
 }
 
-/// A link as it is seen from a thing.
+/// Converts a link to its view from the entity `of`.
 pub(crate) fn seen_from(of: &Entity, link: Link) -> Match {
     let Link { edge, id, attributes, created_at, updated_at, created_by } = link;
-    let far = |edge: &Edge| if edge.from() == of { edge.to().clone() } else { edge.from().clone() };
+    let far = |edge: &LinkEdge| if edge.from() == of { edge.to().clone() } else { edge.from().clone() };
     Match {
         link_id: id,
         end: far(&edge),

@@ -1,8 +1,8 @@
-//! What outlives a run: the key-value store, links between things, and slots that runs share.
+//! Data that outlives a run: the key-value store, links between entities, and slots that runs share.
 //!
-//! A write is an operation, put together as [`Changes`] and applied to the value as it is at the commit. Outside of runs a
-//! commit is made at once ([`Engine::write`](crate::Engine::write) and what is built on it); an action stages its changes and they go
-//! with its result.
+//! A write is an operation. Operations are collected in [`Changes`] and applied to the values that the store has at the
+//! commit. Outside of runs, [`Engine::write`](crate::Engine::write) and the methods built on it commit at once. An
+//! action stages its changes, and they are committed with its result.
 
 pub mod actions;
 pub mod changes;
@@ -17,9 +17,9 @@ pub(crate) mod write;
 
 pub use changes::{Amount, Changes, Increment, NewLink, Set};
 pub use error::DataError;
-pub use kv::{Entry, Kv, List, Namespace};
+pub use kv::{KeyEntry, KeyList, Kv, Namespace};
 pub use links::{Links, Lookup, Match};
 pub use slot::{Slot, SlotEvent, State};
 pub use staged::{Session, StagedKv, StagedLinks, StagedSlot};
-pub use verify::{Fault, Verified};
+pub use verify::{AuditFault, Verified};
 pub use watch::Watched;

@@ -1,4 +1,4 @@
-//! Slots that runs share, from outside of them: a value that several write, without one overwriting another.
+//! Shared slots, accessed from outside of runs: values with several writers that do not overwrite each other's changes.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,41 +9,41 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepwell_core::{Name, RunId, Timestamp};
-use stepwell_store::{Cell, CellKey, CellOp, CellWrite, Expect, Initial, OpResult, Page, Space};
+use stepwell_store::{Cell, CellKey, CellOp, CellWrite, Initial, OpResult, Page, Precondition, Space};
 use tokio::sync::broadcast;
 
 use crate::actor::Permission;
 use crate::data::changes::{Amount, Changes, expected, slot_ops};
 use crate::data::error::DataError;
-use crate::data::kv::{Entry, List, one};
+use crate::data::kv::{KeyEntry, KeyList, one};
 use crate::data::watch::{Watched, watch};
 use crate::engine::Engine;
 use crate::error::EngineError;
 
-/// How often an update is tried unless the handle says otherwise.
+/// Default maximum number of attempts at an update.
 pub const MAX_RETRIES: u32 = 10;
 
-/// Events that a slow listener may be behind.
+/// Events that are buffered for a slow listener. Older ones are dropped.
 const BUFFER: usize = 64;
 
 impl Engine {
-    /// The slots that runs share. A run's own session slots are not among them: they are in its state.
+    /// Returns a handle to the slots that runs share. Session slots are not among them: they are part of a run's state.
     pub fn state(&self) -> State {
         State(self.clone())
     }
 }
 
-/// The slots that runs share.
+/// A handle to the slots that runs share.
 #[derive(Debug, Clone)]
 pub struct State(Engine);
 
 impl State {
-    /// A slot that a root run and everything below it share; it goes when the root run does.
+    /// Returns a slot that a root run shares with all its descendants. It is deleted with the root run.
     pub fn execution<T>(&self, root: RunId, key: impl Into<String>) -> Slot<T> {
         Slot::new(self.0.clone(), Space::Execution, root.to_string(), key.into())
     }
 
-    /// A slot that all runs of a workflow share, until it is deleted.
+    /// Returns a slot that all runs of a workflow share. It stays until it is deleted.
     pub fn workflow<T>(&self, workflow: impl Into<Name>, key: impl Into<String>) -> Slot<T> {
         let workflow = workflow.into();
         let mut slot = Slot::new(self.0.clone(), Space::Workflow, workflow.as_str().to_owned(), key.into());
@@ -51,9 +51,9 @@ impl State {
         slot
     }
 
-    /// The root of a run's tree, whose execution slots it shares.
+    /// Returns the root run of a run. A run shares the execution slots of its root.
     pub async fn root_of(&self, run: RunId) -> Result<RunId, DataError> {
-        // Whoever may do anything with its slots may know whose they are.
+        // Each permission that gives access to slots is sufficient.
         self.0.permit(Permission::Read).or_else(|_| self.0.permit(Permission::Manage))?;
         let loaded = self.0.store().load(self.0.scope(), run).await?.ok_or(EngineError::NoRun(run))?;
         match wrong_owner(&loaded.workflow) {
@@ -62,18 +62,18 @@ impl State {
         }
     }
 
-    /// A part of the slots of a root run that have a value, in the order of their keys.
-    pub async fn list_execution(&self, root: RunId, list: List) -> Result<Page<Entry>, DataError> {
+    /// Lists the execution slots of a root run that have a value, ordered by key, one page at a time.
+    pub async fn list_execution(&self, root: RunId, list: KeyList) -> Result<Page<KeyEntry>, DataError> {
         self.0.permit(Permission::Read)?;
         self.0.entries(Space::Execution, &root.to_string(), list).await
     }
 
-    /// A part of the slots of a workflow that have a value, in the order of their keys.
+    /// Lists the slots of a workflow that have a value, ordered by key, one page at a time.
     pub async fn list_workflow(
         &self,
         workflow: impl Into<Name>,
-        list: List,
-    ) -> Result<Page<Entry>, DataError> {
+        list: KeyList,
+    ) -> Result<Page<KeyEntry>, DataError> {
         self.0.permit(Permission::Read)?;
         let workflow = workflow.into();
         match wrong_owner(&workflow) {
@@ -83,38 +83,38 @@ impl State {
     }
 }
 
-/// Slots of the engine's own are out of reach.
+/// Returns an error text for the engine's own workflows, whose slots are not accessible.
 fn wrong_owner(workflow: &Name) -> Option<String> {
     workflow
         .starts_with(crate::registry::OWN)
-        .then(|| format!("`{workflow}` is the engine's: its slots are not written or read so"))
+        .then(|| format!("`{workflow}` is reserved for the engine: its slots cannot be read or written"))
 }
 
-/// What happens to a slot, as one handle of it sees it.
+/// An event of a slot, seen by one handle.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SlotEvent<T> {
-    /// It has another value.
+    /// The slot has another value, or none.
     Change {
-        /// The value; `None` = there is none.
+        /// The new value. `None`: it was deleted.
         value: Option<T>,
-        /// The value that was seen before.
+        /// The value that the handle saw before.
         previous: Option<T>,
-        /// The version it has; it only rises.
+        /// The new version. Versions only increase.
         version: u64,
     },
-    /// Somebody else has written it meanwhile: the update is made again.
+    /// A concurrent write was committed first. The update is attempted again.
     Conflict {
-        /// Which try it was, counted from 1.
+        /// Number of the failed attempt, starting at 1.
         attempt: u32,
     },
-    /// Somebody else has written it every time: the update is given up.
+    /// Concurrent writes won every attempt. The update failed.
     Exhausted {
-        /// How often it was tried.
+        /// Number of attempts, each of which conflicted.
         attempts: u32,
     },
 }
 
-/// A slot that runs share.
+/// A handle to a slot that runs share.
 pub struct Slot<T> {
     engine: Engine,
     key: CellKey,
@@ -122,7 +122,7 @@ pub struct Slot<T> {
     wrong: Option<String>,
     max_retries: u32,
     events: broadcast::Sender<SlotEvent<Value>>,
-    /// What this handle's listeners have seen last.
+    /// Version and value that the listeners of this handle saw last.
     seen: Arc<Mutex<(u64, Option<Value>)>>,
     kind: PhantomData<fn() -> T>,
 }
@@ -163,7 +163,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// What it counts as before it was ever written. After a delete there is nothing.
+    /// Sets the value that the slot counts as before its first write. It does not apply after a delete.
     #[must_use]
     pub fn initial(mut self, initial: T) -> Self
     where
@@ -171,61 +171,63 @@ impl<T> Slot<T> {
     {
         match serde_json::to_value(initial) {
             Ok(initial) => self.initial = Some(initial),
-            Err(error) => self.wrong = Some(format!("the initial value cannot be written as JSON: {error}")),
+            Err(error) => {
+                self.wrong = Some(format!("the initial value cannot be serialized as JSON: {error}"));
+            }
         }
         self
     }
 
-    /// How often an update is tried.
+    /// Sets the maximum number of attempts at an update, at least 1. Default: [`MAX_RETRIES`].
     #[must_use]
-    pub fn max_retries(mut self, tries: u32) -> Self {
-        self.max_retries = tries.max(1);
+    pub fn max_retries(mut self, attempts: u32) -> Self {
+        self.max_retries = attempts.max(1);
         self
     }
 
-    /// The text it is known by where it is kept.
+    /// Returns the slot's address in the store, as text.
     pub fn address(&self) -> String {
         self.key.address()
     }
 
-    fn write(&self, op: CellOp, expect: Expect) -> CellWrite {
+    fn write(&self, op: CellOp, expect: Precondition) -> CellWrite {
         let initial = self.initial.clone().map(|value| Initial { value, only_before_first_write: true });
         CellWrite { key: self.key.clone(), op, expect, initial, by: None }
     }
 
-    /// Something that is done to it, if it has this version; 0 = if it has no value.
+    /// Builds a write to the slot, on the condition that it is at this version. 0: that it has no value.
     pub(crate) fn change(&self, op: CellOp, if_version: Option<u64>) -> Result<CellWrite, String> {
-        let expect = if_version.map_or(Expect::Anything, expected);
+        let expect = if_version.map_or(Precondition::Anything, expected);
         self.wrong.clone().map_or_else(|| Ok(self.write(op, expect)), Err)
     }
 
-    /// Refuses what is wrong with the handle itself.
+    /// Returns the error of an invalid handle, if there is one.
     fn check(&self) -> Result<(), DataError> {
         self.wrong.as_ref().map_or(Ok(()), |wrong| Err(DataError::Invalid(wrong.clone())))
     }
 
     async fn apply(&self, op: Result<CellOp, String>) -> Result<OpResult, DataError> {
         self.check()?;
-        let write = op.map(|op| self.write(op, Expect::Anything));
+        let write = op.map(|op| self.write(op, Precondition::Anything));
         let result = self.engine.write(Changes::new().cell(write)).await?.pop();
         let result = result.ok_or_else(|| DataError::Invalid("a write gave no result".to_owned()))?;
         self.tell().await;
         Ok(result)
     }
 
-    /// Its value as it is kept, with its version and times; nothing before it was ever written, and after a delete.
-    pub async fn entry(&self) -> Result<Option<Entry>, DataError> {
-        Ok(self.cell(self.engine.now(), false).await?.and_then(Entry::of))
+    /// Returns the stored value with its version and times. `None` before the first write and after a delete.
+    pub async fn entry(&self) -> Result<Option<KeyEntry>, DataError> {
+        Ok(self.cell(self.engine.now(), false).await?.and_then(KeyEntry::of))
     }
 
-    async fn cell(&self, now: Timestamp, with_dead: bool) -> Result<Option<Cell>, DataError> {
+    async fn cell(&self, now: Timestamp, include_deleted: bool) -> Result<Option<Cell>, DataError> {
         self.engine.permit(Permission::Read)?;
         self.check()?;
-        let query = one(self.key.clone(), now, with_dead);
+        let query = one(self.key.clone(), now, include_deleted);
         Ok(self.engine.store().cells(self.engine.scope(), query).await?.items.pop())
     }
 
-    /// The value as it is, or as it counts, and its revision.
+    /// Returns the value, or the initial value before the first write, with the revision.
     async fn look(&self) -> Result<(Option<Value>, u64), DataError> {
         let now = self.engine.now();
         let cell = self.cell(now, true).await?;
@@ -234,7 +236,7 @@ impl<T> Slot<T> {
         Ok((value.or_else(|| self.initial.clone().filter(|_| revision == 0)), revision))
     }
 
-    /// Shows those who listen to this handle the newest value. Whoever cannot see it now sees the next one.
+    /// Sends the newest value to the listeners of this handle. If it cannot be read now, they get the next one.
     async fn tell(&self) {
         if self.events.receiver_count() == 0 {
             return;
@@ -250,29 +252,30 @@ impl<T> Slot<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Slot<T> {
-    /// Its value; before it was ever written the initial one, if the handle has one.
+    /// Returns the value. Before the first write it is the initial value, if one is set.
     pub async fn get(&self) -> Result<Option<T>, DataError> {
         self.look().await?.0.map(|value| self.read(&value)).transpose()
     }
 
-    /// Gives it a value; gives its version.
+    /// Sets the value and returns the new version.
     pub async fn set(&self, value: &T) -> Result<u64, DataError> {
         Ok(self.apply(slot_ops::set(value)).await?.revision)
     }
 
-    /// Takes its value away; says whether it had one.
+    /// Deletes the value. Returns `false` if there was none.
     pub async fn delete(&self) -> Result<bool, DataError> {
         Ok(self.apply(Ok(CellOp::Delete)).await?.existed)
     }
 
-    /// Makes a new value of the one that is there. If somebody else writes meanwhile, it is read and made again.
+    /// Replaces the value by a function of it. If a concurrent write is committed first, the value is read and the
+    /// function called again.
     pub async fn update(&self, mut change: impl FnMut(Option<T>) -> T) -> Result<T, DataError> {
         for attempt in 1..=self.max_retries {
             let (value, revision) = self.look().await?;
             let before = value.map(|value| self.read(&value)).transpose()?;
             let after = change(before);
             let op = slot_ops::set(&after);
-            let write = op.map(|op| self.write(op, Expect::Exactly(revision)));
+            let write = op.map(|op| self.write(op, Precondition::Exactly(revision)));
             match self.engine.write(Changes::new().cell(write)).await {
                 Ok(_) => {
                     self.tell().await;
@@ -292,33 +295,33 @@ impl<T: Serialize + DeserializeOwned> Slot<T> {
         Err(DataError::Exhausted { what: self.key.to_string(), attempts })
     }
 
-    /// Adds to its number; gives the sum.
+    /// Adds to the number and returns the sum.
     pub async fn increment(&self, by: impl Into<Amount>) -> Result<T, DataError> {
         let result = self.apply(slot_ops::increment(by.into())).await?;
         self.read(&result.value.unwrap_or_default())
     }
 
-    /// Takes from its number; gives what is left.
+    /// Subtracts from the number and returns the difference.
     pub async fn decrement(&self, by: impl Into<Amount>) -> Result<T, DataError> {
         self.increment(by.into().negated()).await
     }
 
-    /// Puts fields into its object, in place of those of the same name; gives its version.
+    /// Sets fields of the object, replaces those that exist, and returns the new version.
     pub async fn merge(&self, fields: impl Serialize) -> Result<u64, DataError> {
         Ok(self.apply(slot_ops::merge(fields)).await?.revision)
     }
 
-    /// Puts an item at the end of its list; gives its version.
+    /// Appends an item to the list and returns the new version.
     pub async fn append(&self, item: impl Serialize) -> Result<u64, DataError> {
         Ok(self.apply(slot_ops::append(item)).await?.revision)
     }
 
-    /// Takes the first item of its list.
+    /// Removes the first item of the list and returns it.
     pub async fn remove_first<I: DeserializeOwned>(&self) -> Result<Option<I>, DataError> {
         self.removed(CellOp::RemoveFirst).await
     }
 
-    /// Takes the last item of its list.
+    /// Removes the last item of the list and returns it.
     pub async fn remove_last<I: DeserializeOwned>(&self) -> Result<Option<I>, DataError> {
         self.removed(CellOp::RemoveLast).await
     }
@@ -328,7 +331,7 @@ impl<T: Serialize + DeserializeOwned> Slot<T> {
         result.value.map(|item| self.read(&item)).transpose()
     }
 
-    /// What happens to it through this handle and its clones, from now on.
+    /// Streams the events of this handle and its clones, from now on.
     pub fn events(&self) -> impl Stream<Item = SlotEvent<T>> + use<T> {
         let (events, slot) = (self.events.subscribe(), self.clone());
         unfold((events, slot), |(mut events, slot)| async move {
@@ -348,7 +351,8 @@ impl<T: Serialize + DeserializeOwned> Slot<T> {
         })
     }
 
-    /// Its value as it is now, and whenever it has changed, here or elsewhere. Values in between may be skipped.
+    /// Streams the value: the current one, and a new one after changes by any process. Intermediate values may be
+    /// skipped.
     pub fn watch(&self) -> Result<impl Stream<Item = Result<SlotEvent<T>, DataError>> + use<T>, DataError> {
         self.engine.permit(Permission::Read)?;
         self.check()?;
@@ -362,13 +366,14 @@ impl<T: Serialize + DeserializeOwned> Slot<T> {
 
     fn read<V: DeserializeOwned>(&self, value: &Value) -> Result<V, DataError> {
         V::deserialize(value).map_err(|error| {
-            DataError::Invalid(format!("the value of {} is something else: {error}", self.key))
+            DataError::Invalid(format!("the value of {} does not have the expected type: {error}", self.key))
         })
     }
 }
 
 impl crate::engine::Inner {
-    /// Lets others go first, for longer each time, and not all for the same time.
+    /// Sleeps for a random time with a bound that doubles with each attempt, so that competing writers do not collide
+    /// again.
     pub(crate) async fn pause_after(&self, attempt: u32) {
         let most = 1_u64 << attempt.min(6);
         let random = self.host.ids.next().as_u64_pair().1;

@@ -1,5 +1,5 @@
-//! Data as an action sees it: what is committed, with what the action has staged on top. What it stages is committed with its
-//! result.
+//! Data as an action sees it: the committed values, overlaid with the action's staged writes. Staged writes are
+//! committed with the action's result.
 
 use std::marker::PhantomData;
 
@@ -8,17 +8,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepwell_core::Timestamp;
 use stepwell_store::{
-    Cell, CellKey, CellOp, CellWrite, Ends, Entity, Expect, Initial, Page, Space, ValueType,
+    Cell, CellKey, CellOp, CellWrite, Entity, Initial, LinkEnds, Page, Precondition, Space, ValueType,
 };
 
 use crate::action::ActionError;
 use crate::cx::Cx;
 use crate::data::changes::{Amount, Changes, Increment, NewLink, Set, slot_ops};
 use crate::data::error::DataError;
-use crate::data::kv::{Entry, List, listed};
+use crate::data::kv::{KeyEntry, KeyList, listed};
 use crate::data::links::{Lookup, Match, looked_up, seen_from};
 
-/// A key-value namespace as an action sees it.
+/// The keys of a namespace, as an action sees them.
 #[derive(Debug, Clone)]
 pub struct StagedKv {
     cx: Cx,
@@ -30,45 +30,45 @@ impl StagedKv {
         StagedKv { cx, namespace }
     }
 
-    /// A key's value, with what this action has staged on top.
-    pub async fn get(&self, key: &str) -> Result<Option<Entry>, ActionError> {
+    /// Returns the value of a key, overlaid with this action's staged writes.
+    pub async fn get(&self, key: &str) -> Result<Option<KeyEntry>, ActionError> {
         self.cx.permit_read()?;
         let key = CellKey { space: Space::Kv, owner: self.namespace.clone(), key: key.to_owned() };
         let (cell, now) = (self.cx.overlaid(&key).await?, self.cx.now());
-        Ok(cell.filter(|cell| cell.live(now).is_some()).and_then(Entry::of))
+        Ok(cell.filter(|cell| cell.live(now).is_some()).and_then(KeyEntry::of))
     }
 
-    /// A part of the keys as they are committed; what this action has staged is not in it.
-    pub async fn list(&self, list: List) -> Result<Page<Entry>, ActionError> {
+    /// Lists the committed keys, one page at a time. This action's staged writes are not included.
+    pub async fn list(&self, list: KeyList) -> Result<Page<KeyEntry>, ActionError> {
         self.cx.permit_read()?;
         let query = listed(Space::Kv, &self.namespace, list, self.cx.now(), self.cx.limits())?;
         let page = self.cx.store().cells(self.cx.scope(), query).await?;
-        Ok(page.filter_map(Entry::of))
+        Ok(page.filter_map(KeyEntry::of))
     }
 
-    /// Stages a value for a key, until it is deleted.
+    /// Stages a value for a key. The value never expires.
     pub fn set(&self, key: &str, value: impl Serialize) -> Result<(), ActionError> {
         self.set_with(key, Set::new(value))
     }
 
-    /// Stages a value for a key.
+    /// Stages a value for a key, with a lifetime or a condition.
     pub fn set_with(&self, key: &str, set: Set) -> Result<(), ActionError> {
         self.cx.stage_changes(Changes::new().set_with(&self.namespace, key, set)).map(drop)
     }
 
-    /// Stages that a key has no value.
+    /// Stages the deletion of a key's value.
     pub fn delete(&self, key: &str) -> Result<(), ActionError> {
         self.cx.stage_changes(Changes::new().delete(&self.namespace, key)).map(drop)
     }
 
-    /// Stages an addition to a key's number. What it comes to is known at the commit.
+    /// Stages an addition to the number under a key. The sum is known at the commit.
     pub fn increment(&self, key: &str, by: impl Into<Amount>) -> Result<(), ActionError> {
         let changes = Changes::new().increment(&self.namespace, key, Increment::by(by));
         self.cx.stage_changes(changes).map(drop)
     }
 }
 
-/// A namespace of links as an action sees it.
+/// The links of a namespace, as an action sees them.
 #[derive(Debug, Clone)]
 pub struct StagedLinks {
     cx: Cx,
@@ -80,7 +80,7 @@ impl StagedLinks {
         StagedLinks { cx, namespace }
     }
 
-    /// The links of a thing as they are committed; what this action has staged is not in it.
+    /// Lists the committed links of an entity. This action's staged writes are not included.
     pub async fn lookup(&self, lookup: Lookup) -> Result<Page<Match>, ActionError> {
         self.cx.permit_read()?;
         let of = lookup.of.clone();
@@ -89,19 +89,19 @@ impl StagedLinks {
         Ok(page.map(|link| seen_from(&of, link)))
     }
 
-    /// Stages a link, with its attributes in place of those before.
+    /// Stages a link. Its attributes replace those of an existing link.
     pub fn upsert(&self, link: NewLink) -> Result<(), ActionError> {
         self.cx.stage_changes(Changes::new().link(&self.namespace, link)).map(drop)
     }
 
-    /// Stages that links which begin at one thing or end at another, or both, are not there.
+    /// Stages the deletion of the links that begin at `from`, end at `to`, or both. At least one end is required.
     pub fn delete(
         &self,
         from: Option<Entity>,
         to: Option<Entity>,
         relation: Option<String>,
     ) -> Result<(), ActionError> {
-        let ends = Ends { namespace: self.namespace.clone(), from, to, relation };
+        let ends = LinkEnds { namespace: self.namespace.clone(), from, to, relation };
         self.cx.stage_changes(Changes::new().unlink(ends)).map(drop)
     }
 }
@@ -122,20 +122,21 @@ impl<T: Serialize + DeserializeOwned> StagedSlot<T> {
         StagedSlot { cx, key: CellKey { space, owner, key }, initial: None, max_retries, kind: PhantomData }
     }
 
-    /// What it counts as before it was ever written. After a delete there is nothing.
+    /// Sets the value that the slot counts as before its first write. It does not apply after a delete.
     pub fn initial(mut self, initial: T) -> Result<Self, ActionError> {
         self.initial = Some(serde_json::to_value(initial)?);
         Ok(self)
     }
 
-    /// How often an update that was lost to somebody else's is made again, with the whole action.
+    /// Sets how often the whole action runs again after its update lost against a concurrent write, at least 1.
+    /// Default: [`MAX_RETRIES`](crate::data::slot::MAX_RETRIES).
     #[must_use]
-    pub fn max_retries(mut self, tries: u32) -> Self {
-        self.max_retries = tries.max(1);
+    pub fn max_retries(mut self, attempts: u32) -> Self {
+        self.max_retries = attempts.max(1);
         self
     }
 
-    /// Its value, with what this action has staged on top.
+    /// Returns the value, overlaid with this action's staged writes.
     pub async fn get(&self) -> Result<Option<T>, ActionError> {
         Ok(self.look().await?.0)
     }
@@ -149,53 +150,53 @@ impl<T: Serialize + DeserializeOwned> StagedSlot<T> {
         Ok((value.map(|value| read(&self.key, &value)).transpose()?, revision))
     }
 
-    /// Stages what is made of the value that is there now. If somebody else writes before the action's result is
-    /// committed, the whole action is run again.
+    /// Stages a function of the current value. If a concurrent write is committed before the action's result, the whole
+    /// action runs again.
     pub async fn update(&self, change: impl FnOnce(Option<T>) -> T) -> Result<T, ActionError> {
         let (before, revision) = self.look().await?;
         let after = change(before);
         let mut write = self.write(slot_ops::set(&after))?;
-        write.expect = Expect::Exactly(revision);
+        write.expect = Precondition::Exactly(revision);
         self.cx.stage_update(write, self.max_retries)?;
         Ok(after)
     }
 
-    /// Stages a value.
+    /// Stages a new value.
     pub fn set(&self, value: &T) -> Result<(), ActionError> {
         self.stage(slot_ops::set(value))
     }
 
-    /// Stages that there is none.
+    /// Stages the deletion of the value.
     pub fn delete(&self) -> Result<(), ActionError> {
         self.stage(Ok(CellOp::Delete))
     }
 
-    /// Stages an addition. What it comes to is known at the commit.
+    /// Stages an addition to the number. The sum is known at the commit.
     pub fn increment(&self, by: impl Into<Amount>) -> Result<(), ActionError> {
         self.stage(slot_ops::increment(by.into()))
     }
 
-    /// Stages a subtraction.
+    /// Stages a subtraction from the number. The difference is known at the commit.
     pub fn decrement(&self, by: impl Into<Amount>) -> Result<(), ActionError> {
         self.increment(by.into().negated())
     }
 
-    /// Stages fields for its object, in place of those of the same name.
+    /// Stages fields of the object. They replace existing fields of the same name.
     pub fn merge(&self, fields: impl Serialize) -> Result<(), ActionError> {
         self.stage(slot_ops::merge(fields))
     }
 
-    /// Stages an item at the end of its list.
+    /// Stages an item to append to the list.
     pub fn append(&self, item: impl Serialize) -> Result<(), ActionError> {
         self.stage(slot_ops::append(item))
     }
 
-    /// Stages that the first item of its list goes.
+    /// Stages the removal of the list's first item.
     pub fn remove_first(&self) -> Result<(), ActionError> {
         self.stage(Ok(CellOp::RemoveFirst))
     }
 
-    /// Stages that the last item of its list goes.
+    /// Stages the removal of the list's last item.
     pub fn remove_last(&self) -> Result<(), ActionError> {
         self.stage(Ok(CellOp::RemoveLast))
     }
@@ -203,7 +204,7 @@ impl<T: Serialize + DeserializeOwned> StagedSlot<T> {
     fn write(&self, op: Result<CellOp, String>) -> Result<CellWrite, ActionError> {
         let initial = self.initial.clone().map(|value| Initial { value, only_before_first_write: true });
         let op = op.map_err(DataError::Invalid)?;
-        Ok(CellWrite { key: self.key.clone(), op, expect: Expect::Anything, initial, by: None })
+        Ok(CellWrite { key: self.key.clone(), op, expect: Precondition::Anything, initial, by: None })
     }
 
     fn stage(&self, op: Result<CellOp, String>) -> Result<(), ActionError> {
@@ -214,11 +215,16 @@ impl<T: Serialize + DeserializeOwned> StagedSlot<T> {
 
 fn read<V: DeserializeOwned>(key: &CellKey, value: &Value) -> Result<V, ActionError> {
     V::deserialize(value).map_err(|error| {
-        ActionError::new("invalidState", format!("the value of {key} is something else: {error}")).finally()
+        ActionError::new(
+            "invalidState",
+            format!("the value of {key} does not have the expected type: {error}"),
+        )
+        .non_retryable()
     })
 }
 
-/// A slot of the run's own. It is in the run's state: reading it asks nobody, and it is committed with the step.
+/// A session slot, which belongs to one run. It is part of the run's state: reading it needs no query, and it is
+/// committed with the step.
 #[derive(Debug)]
 pub struct Session<T> {
     cx: Cx,
@@ -232,62 +238,62 @@ impl<T: Serialize + DeserializeOwned> Session<T> {
         Session { cx, key, initial: None, kind: PhantomData }
     }
 
-    /// What it counts as when it has no value.
+    /// Sets the value that the slot counts as when it has none, also after a delete.
     pub fn initial(mut self, initial: T) -> Result<Self, ActionError> {
         self.initial = Some(serde_json::to_value(initial)?);
         Ok(self)
     }
 
-    /// Its value, or the initial one.
+    /// Returns the value, or the initial one.
     pub fn get(&self) -> Result<Option<T>, ActionError> {
         let value = self.cx.session_value(&self.key).or_else(|| self.initial.clone());
         value.map(|value| self.read(&value)).transpose()
     }
 
-    /// Stages a value.
+    /// Stages a new value.
     pub fn set(&self, value: &T) -> Result<(), ActionError> {
         self.apply(slot_ops::set(value)).map(drop)
     }
 
-    /// Stages what is made of the value that is there.
+    /// Stages a function of the value and returns the new value.
     pub fn update(&self, change: impl FnOnce(Option<T>) -> T) -> Result<T, ActionError> {
         let after = change(self.get()?);
         self.set(&after)?;
         Ok(after)
     }
 
-    /// Stages that it has no value: then it counts as the initial one again.
+    /// Stages the deletion of the value. Afterwards the slot counts as its initial value.
     pub fn delete(&self) -> Result<(), ActionError> {
         self.apply(Ok(CellOp::Delete)).map(drop)
     }
 
-    /// Adds to its number; gives the sum.
+    /// Adds to the number and returns the sum.
     pub fn increment(&self, by: impl Into<Amount>) -> Result<T, ActionError> {
         let sum = self.apply(slot_ops::increment(by.into()))?;
         self.read(&sum.unwrap_or_default())
     }
 
-    /// Takes from its number; gives what is left.
+    /// Subtracts from the number and returns the difference.
     pub fn decrement(&self, by: impl Into<Amount>) -> Result<T, ActionError> {
         self.increment(by.into().negated())
     }
 
-    /// Puts fields into its object, in place of those of the same name.
+    /// Sets fields of the object and replaces those that exist.
     pub fn merge(&self, fields: impl Serialize) -> Result<(), ActionError> {
         self.apply(slot_ops::merge(fields)).map(drop)
     }
 
-    /// Puts an item at the end of its list.
+    /// Appends an item to the list.
     pub fn append(&self, item: impl Serialize) -> Result<(), ActionError> {
         self.apply(slot_ops::append(item)).map(drop)
     }
 
-    /// Takes the first item of its list.
+    /// Removes the first item of the list and returns it.
     pub fn remove_first<I: DeserializeOwned>(&self) -> Result<Option<I>, ActionError> {
         self.apply(Ok(CellOp::RemoveFirst))?.map(|item| read(&self.cell_key(), &item)).transpose()
     }
 
-    /// Takes the last item of its list.
+    /// Removes the last item of the list and returns it.
     pub fn remove_last<I: DeserializeOwned>(&self) -> Result<Option<I>, ActionError> {
         self.apply(Ok(CellOp::RemoveLast))?.map(|item| read(&self.cell_key(), &item)).transpose()
     }
@@ -296,12 +302,12 @@ impl<T: Serialize + DeserializeOwned> Session<T> {
         CellKey { space: Space::Execution, owner: self.cx.run().to_string(), key: self.key.clone() }
     }
 
-    /// The same function that applies operations to what is kept elsewhere applies them here.
+    /// Applies an operation with the function that stores use, so that session slots behave like stored ones.
     fn apply(&self, op: Result<CellOp, String>) -> Result<Option<Value>, ActionError> {
         let op = op.map_err(DataError::Invalid)?;
         let initial = self.initial.clone().map(|value| Initial { value, only_before_first_write: false });
         let key = self.cell_key();
-        let write = CellWrite { key: key.clone(), op, expect: Expect::Anything, initial, by: None };
+        let write = CellWrite { key: key.clone(), op, expect: Precondition::Anything, initial, by: None };
         let (at, value) = (Timestamp::MIN, self.cx.session_value(&self.key));
         let cell = value.map(|value| Cell {
             key,
@@ -315,7 +321,7 @@ impl<T: Serialize + DeserializeOwned> Session<T> {
             damage: None,
         });
         let unfit = |error: stepwell_store::CellError| {
-            ActionError::new("invalid", format!("session slot `{}`: {error}", self.key)).finally()
+            ActionError::new("invalid", format!("session slot `{}`: {error}", self.key)).non_retryable()
         };
         let (after, result) = write.apply(cell, at, self.cx.limits()).map_err(unfit)?;
         if let Some(after) = after {

@@ -1,4 +1,4 @@
-//! Checks the audit trail against its seals.
+//! Verification of the audit trail against its seals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,66 +9,66 @@ use crate::actor::Permission;
 use crate::engine::Engine;
 use crate::error::EngineError;
 
-/// What is wrong with the audit trail.
+/// A fault in the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// A sealed row says something else than when it was sealed.
+pub enum AuditFault {
+    /// A sealed row differs from what was sealed.
     Changed {
-        /// The commit that wrote it.
+        /// The commit that wrote the row.
         commit: CommitId,
-        /// Its place among the rows of that commit.
+        /// Position of the row within its commit.
         ordinal: u64,
-        /// The seal it is under.
+        /// Number of the seal that covers the row.
         seal: u64,
     },
-    /// A sealed row is gone.
+    /// A sealed row is missing.
     Removed {
-        /// The commit that wrote it.
+        /// The commit that wrote the row.
         commit: CommitId,
-        /// Its place among the rows of that commit.
+        /// Position of the row within its commit.
         ordinal: u64,
-        /// The seal it was under.
+        /// Number of the seal that covers the row.
         seal: u64,
     },
-    /// A row is there that was never sealed and does not wait for it.
-    SlippedIn {
-        /// The commit it names.
+    /// A row exists that no seal covers and that is not waiting for one.
+    Inserted {
+        /// The commit that the row names.
         commit: CommitId,
-        /// Its place among the rows of that commit.
+        /// Position of the row within its commit.
         ordinal: u64,
     },
-    /// A seal has been changed, removed or put in another order.
+    /// A seal was changed, removed or moved.
     Seal {
-        /// Which.
+        /// Number of the first seal affected.
         number: u64,
     },
 }
 
-/// What a check of the audit trail has found.
+/// The result of verifying the audit trail.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Rows that are sealed and as they were.
+    /// Number of sealed rows that are unchanged.
     pub sealed: u64,
-    /// Rows that are not sealed yet.
+    /// Number of rows that are not sealed yet.
     pub unsealed: u64,
-    /// Seals.
+    /// Number of seals.
     pub seals: u64,
-    /// The hash of the last seal. Kept elsewhere, it also shows when the end of the trail was cut off.
+    /// Hash of the last seal. A copy kept outside of the database reveals a trail whose end was cut off.
     pub head: Option<[u8; 32]>,
-    /// What is wrong, in the order of the seals, then of the rows; the first hundred at most.
-    pub faults: Vec<Fault>,
+    /// Faults ordered by seal, then by row; at most 100.
+    pub faults: Vec<AuditFault>,
 }
 
-/// Faults that are named.
+/// Maximum number of reported faults.
 const MOST_FAULTS: usize = 100;
-/// Rows that are read at a time.
+/// Page size for reading rows.
 const AT_ONCE: u32 = 1_000;
 
-/// A row under a seal that has not been met yet.
+/// Sealed rows that were not found yet: commit and position, with the seal's number and the row's hash.
 type Expected = BTreeMap<(CommitId, u64), (u64, [u8; 32])>;
 
 impl Engine {
-    /// Checks the audit trail against its seals, from the beginning. Whoever writes meanwhile is not held up.
+    /// Verifies the audit trail against its seals, from the beginning. Concurrent writers are not blocked.
     pub async fn verify_audit(&self) -> Result<Verified, EngineError> {
         self.permit(Permission::Admin)?;
         let mut found = Verified::default();
@@ -78,33 +78,33 @@ impl Engine {
         check.rows().await?;
         let gone: Vec<_> = expected.into_iter().collect();
         for ((commit, ordinal), (seal, _)) in gone {
-            found.fault(Fault::Removed { commit, ordinal, seal });
+            found.fault(AuditFault::Removed { commit, ordinal, seal });
         }
-        found.faults.sort_by_key(Fault::place);
+        found.faults.sort_by_key(AuditFault::place);
         found.faults.truncate(MOST_FAULTS);
         Ok(found)
     }
 }
 
 impl Verified {
-    /// Nothing is wrong.
+    /// Returns `true` if no fault was found.
     pub fn is_sound(&self) -> bool {
         self.faults.is_empty()
     }
 
-    fn fault(&mut self, fault: Fault) {
+    fn fault(&mut self, fault: AuditFault) {
         self.faults.push(fault);
     }
 }
 
-impl Fault {
+impl AuditFault {
     fn place(&self) -> (u64, CommitId, u64) {
         match self {
-            Fault::Changed { commit, ordinal, seal } | Fault::Removed { commit, ordinal, seal } => {
+            AuditFault::Changed { commit, ordinal, seal } | AuditFault::Removed { commit, ordinal, seal } => {
                 (*seal, *commit, *ordinal)
             }
-            Fault::Seal { number } => (*number, CommitId(uuid::Uuid::nil()), 0),
-            Fault::SlippedIn { commit, ordinal } => (u64::MAX, *commit, *ordinal),
+            AuditFault::Seal { number } => (*number, CommitId(uuid::Uuid::nil()), 0),
+            AuditFault::Inserted { commit, ordinal } => (u64::MAX, *commit, *ordinal),
         }
     }
 }
@@ -116,7 +116,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// The seals are a chain; gives what they say of the rows.
+    /// Verifies the chain of seals and collects the rows they cover.
     async fn seals(&mut self) -> Result<(), StoreError> {
         let (mut from, mut before) = (1, [0; 32]);
         loop {
@@ -126,7 +126,7 @@ impl Check<'_> {
                 let Record::Seal(seal) = record else { continue };
                 let follows = seal.number == from && seal.before == before;
                 if !follows || seal.expected(self.engine.scope.tenant()) != seal.hash {
-                    self.found.fault(Fault::Seal { number: seal.number.min(from) });
+                    self.found.fault(AuditFault::Seal { number: seal.number.min(from) });
                 }
                 (from, before) = (seal.number + 1, seal.hash);
                 self.known(&seal);
@@ -144,7 +144,7 @@ impl Check<'_> {
         self.expected.extend(rows);
     }
 
-    /// Every row is under a seal and as it was, or waits for one.
+    /// Verifies that every row is unchanged since it was sealed, or is waiting for its seal.
     async fn rows(&mut self) -> Result<(), StoreError> {
         let (tenant, mut cursor) = (self.engine.scope.tenant(), None);
         let mut loose: Vec<(CommitId, u64)> = Vec::new();
@@ -158,7 +158,7 @@ impl Check<'_> {
                     Some((_, hash)) if sealed(tenant, commit, ordinal, at, &row).hash == hash => {
                         self.found.sealed += 1;
                     }
-                    Some((seal, _)) => self.found.fault(Fault::Changed { commit, ordinal, seal }),
+                    Some((seal, _)) => self.found.fault(AuditFault::Changed { commit, ordinal, seal }),
                 }
             }
             let Some(next) = page.next else { break };
@@ -167,7 +167,8 @@ impl Check<'_> {
         self.loose(loose).await
     }
 
-    /// Rows that were under no seal when the seals were read: they wait for one, have got one since, or were slipped in.
+    /// Classifies rows that no seal covered when the seals were read: waiting for a seal, sealed since then, or
+    /// inserted.
     async fn loose(&mut self, mut loose: Vec<(CommitId, u64)>) -> Result<(), StoreError> {
         if loose.is_empty() {
             return Ok(());
@@ -190,13 +191,14 @@ impl Check<'_> {
             self.found.unsealed += u64::from(waits);
             !waits
         });
-        // Whoever seals meanwhile takes rows off the list and puts them under a seal in one transaction.
+        // Sealing removes a row from the waiting list and covers it by a seal in one transaction. So a row that is in
+        // neither was inserted.
         let since = self.sealed_since(seals_before + 1).await?;
         for (commit, ordinal) in loose {
             if since.contains(&(commit, ordinal)) {
                 self.found.unsealed += 1;
             } else {
-                self.found.fault(Fault::SlippedIn { commit, ordinal });
+                self.found.fault(AuditFault::Inserted { commit, ordinal });
             }
         }
         Ok(())

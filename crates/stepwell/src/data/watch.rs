@@ -1,4 +1,4 @@
-//! Watches a cell: the newest value, whenever it has changed, here or elsewhere.
+//! Watching a cell: a stream of its newest value after changes by any process.
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
@@ -9,14 +9,15 @@ use crate::data::error::DataError;
 use crate::data::kv::one;
 use crate::engine::Engine;
 
-/// A value as a watcher sees it.
+/// A value seen by a watcher.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Watched {
-    /// The value; `None` = there is none.
+    /// The current value. `None`: there is none.
     pub value: Option<Value>,
-    /// The value that was seen before.
+    /// The value that the watcher saw before.
     pub previous: Option<Value>,
-    /// The revision it has; it only rises. 0 = it was never written.
+    /// Revision of the value; 0 if the key was never written. Revisions increase until maintenance removes a key's
+    /// tombstone.
     pub version: u64,
 }
 
@@ -24,12 +25,12 @@ struct Watch {
     engine: Engine,
     key: CellKey,
     hints: Hints,
-    /// What was seen last: the revision, and whether there was a value.
+    /// The revision and value that were seen last.
     seen: Option<(u64, Option<Value>)>,
     is_over: bool,
 }
 
-/// The value as it is now, and whenever it has changed. It works without hints: then it looks now and then.
+/// Streams the current value, and a new one after each change. Without hints from the store it polls.
 pub(crate) fn watch(engine: Engine, key: CellKey) -> impl Stream<Item = Result<Watched, DataError>> + use<> {
     let hints = engine.store().hints();
     let watch = Watch { engine, key, hints, seen: None, is_over: false };
@@ -54,7 +55,8 @@ impl Watch {
             let value = cell.and_then(|cell| cell.live(now).cloned());
             let is_news = match &self.seen {
                 None => true,
-                // What has expired changes without a new revision, and after its horizon a key begins anew.
+                // An expired value disappears without a new revision. A key whose tombstone was removed starts again at
+                // revision 1.
                 Some((seen, before)) => {
                     version > *seen
                         || before.is_some() != value.is_some()
@@ -77,7 +79,7 @@ impl Watch {
         }
     }
 
-    /// Something may have changed.
+    /// Waits until the store hints that the cell may have changed.
     async fn told(&mut self) {
         let tenant = self.engine.scope().tenant();
         loop {

@@ -1,4 +1,4 @@
-//! Makes changes outside of runs: one commit, whose lost answer is looked up.
+//! Writes outside of runs: one commit. If its acknowledgement is lost, the outcome is looked up.
 
 use stepwell_store::{
     Commit, CommitError, CommitId, CommitRef, LinkWrite, OpResult, Record, RecordQuery, Recorded, Refused,
@@ -10,13 +10,13 @@ use crate::data::changes::{Changes, Kind, WRITE};
 use crate::data::error::DataError;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
-use crate::once::Done;
+use crate::idempotent::Idempotent;
 
-/// How often a commit is made again that is known not to have been applied.
+/// Maximum number of attempts at a commit that is known not to have been applied.
 const TRIES: u32 = 5;
 
 impl Engine {
-    /// Makes changes to the data, all of them or none; gives each one's result, in the order they were asked for.
+    /// Commits changes to data, all of them or none, and returns their results in the order in which they were added.
     ///
     /// ```
     /// # use stepwell::data::{Changes, Increment, NewLink};
@@ -34,17 +34,17 @@ impl Engine {
     ///     .once("import-2031");
     /// let results = engine.write(changes.clone()).await?;
     /// assert_eq!(results[2].value, Some(1.into()));
-    /// // Once: the same changes under the same key give the same results.
+    /// // The same changes with the same idempotency key return the same results.
     /// assert_eq!(engine.write(changes).await?, results);
     /// # Ok(())
     /// # }
     /// ```
     pub async fn write(&self, changes: Changes) -> Result<Vec<OpResult>, DataError> {
-        Ok(self.write_once(changes).await?.came_to)
+        Ok(self.write_once(changes).await?.value)
     }
 
-    /// Makes changes to the data and says whether they are new: the same key gives the same results.
-    pub async fn write_once(&self, changes: Changes) -> Result<Done<Vec<OpResult>>, DataError> {
+    /// Commits changes to data. The result tells whether they are new or replayed from their idempotency key.
+    pub async fn write_once(&self, changes: Changes) -> Result<Idempotent<Vec<OpResult>>, DataError> {
         self.permit(Permission::Manage)?;
         let actor = self.actor().map(|actor| actor.id.clone());
         self.inner.write(self.scope, changes, actor).await
@@ -57,14 +57,14 @@ impl Inner {
         scope: TenantScope,
         changes: Changes,
         actor: Option<String>,
-    ) -> Result<Done<Vec<OpResult>>, DataError> {
+    ) -> Result<Idempotent<Vec<OpResult>>, DataError> {
         changes.check_all(&self.options.limits)?;
         if changes.is_empty() {
-            return Ok(Done::now(Vec::new()));
+            return Ok(Idempotent::now(Vec::new()));
         }
         let now = self.host.now();
         let mut commit = Commit::new(CommitId(self.host.ids.next()), now);
-        commit.keys.extend(changes.key(now.plus_ms(self.options.keys_kept_ms)));
+        commit.keys.extend(changes.key(now.plus_ms(self.options.idempotency_key_ttl_ms)));
         commit.actor = actor;
         let order = changes.order;
         commit.cells = changes.cells;
@@ -73,7 +73,7 @@ impl Inner {
         self.made(scope, commit, &order).await
     }
 
-    /// Links that are new get ids.
+    /// Assigns ids to links. The id of an existing link does not change.
     pub(crate) fn name_links(&self, links: &mut [LinkWrite]) {
         for link in links {
             if let LinkWrite::Upsert { id, .. } = link {
@@ -82,15 +82,15 @@ impl Inner {
         }
     }
 
-    /// Makes a commit of changes; one that was made before under its key gives what it gave then.
+    /// Commits changes. Changes that were already made under their idempotency key return the results of that time.
     async fn made(
         &self,
         scope: TenantScope,
         commit: Commit,
         order: &[Kind],
-    ) -> Result<Done<Vec<OpResult>>, DataError> {
+    ) -> Result<Idempotent<Vec<OpResult>>, DataError> {
         match self.write_down(scope, &commit).await {
-            Ok(results) => Ok(Done::now(in_order(order, results))),
+            Ok(results) => Ok(Idempotent::now(in_order(order, results))),
             Err(CommitError::Refused(Refused::Done { operation, key, .. })) => {
                 self.done_before(scope, &commit, operation, key, order).await
             }
@@ -100,13 +100,14 @@ impl Inner {
         }
     }
 
-    /// Makes a commit of operations; one whose answer was lost is looked up, and made again if it was not applied.
+    /// Commits operations. If the acknowledgement is lost, looks up the outcome and commits again if it was not
+    /// applied.
     pub(crate) async fn write_down(
         &self,
         scope: TenantScope,
         commit: &Commit,
     ) -> Result<Vec<OpResult>, CommitError> {
-        let mut tries = 1;
+        let mut attempts = 1;
         loop {
             let (reference, why) = match self.store.commit(scope, commit.clone()).await {
                 Err(CommitError::Unknown { reference, why }) => (reference, why),
@@ -114,14 +115,14 @@ impl Inner {
             };
             match self.resolved(scope, &reference).await {
                 Ok(Some(recorded)) => return Ok(recorded.results),
-                Ok(None) if tries < TRIES => tries += 1,
+                Ok(None) if attempts < TRIES => attempts += 1,
                 Ok(None) => return Err(StoreError::Unavailable(why).into()),
                 Err(_) => return Err(CommitError::Unknown { reference, why }),
             }
         }
     }
 
-    /// The results of a commit that was made before, under its key or under its own id.
+    /// Returns the results of an earlier commit with the same idempotency key or the same commit id.
     async fn done_before(
         &self,
         scope: TenantScope,
@@ -129,20 +130,24 @@ impl Inner {
         operation: String,
         key: String,
         order: &[Kind],
-    ) -> Result<Done<Vec<OpResult>>, DataError> {
-        let gone = || StoreError::Unavailable("what was recorded of the write is gone: ask again".to_owned());
+    ) -> Result<Idempotent<Vec<OpResult>>, DataError> {
+        let gone = || {
+            StoreError::Unavailable(
+                "the record of the earlier write has expired: retry the request".to_owned(),
+            )
+        };
         if operation != WRITE {
             let recorded = self.resolved(scope, &commit.reference()).await.map_err(DataError::from)?;
-            return Ok(Done::now(in_order(order, recorded.ok_or_else(gone)?.results)));
+            return Ok(Idempotent::now(in_order(order, recorded.ok_or_else(gone)?.results)));
         }
         let query = RecordQuery::Key { operation, key, now: commit.at };
         match self.store.records(scope, query).await?.items.pop() {
-            Some(Record::Key(record)) => Ok(Done::before(under_key(order, record))),
+            Some(Record::Key(record)) => Ok(Idempotent::before(under_key(order, record))),
             _ => Err(gone().into()),
         }
     }
 
-    /// What became of a commit whose answer was lost; `None` = it was not applied.
+    /// Looks up a commit whose acknowledgement was lost. `None`: it was not applied.
     pub(crate) async fn resolved(
         &self,
         scope: TenantScope,
@@ -164,8 +169,8 @@ impl Inner {
     }
 }
 
-/// The results of changes that were made under a key. A run's commit may have others beside them: then its record says which
-/// are theirs.
+/// Returns the results of changes that were made under an idempotency key. The commit of a run may have other changes
+/// too; then its record lists the positions of these.
 pub(crate) fn under_key(order: &[Kind], record: Recorded) -> Vec<OpResult> {
     let Recorded { results, answer, .. } = record;
     let numbers = answer.and_then(|answer| serde_json::from_slice::<Vec<usize>>(&answer).ok());
@@ -175,7 +180,8 @@ pub(crate) fn under_key(order: &[Kind], record: Recorded) -> Vec<OpResult> {
     }
 }
 
-/// Results come on cells first, then on links; they are given back in the order they were asked for.
+/// Restores the order in which the changes were added. The store returns the results of cells first, then those of
+/// links.
 pub(crate) fn in_order(order: &[Kind], results: Vec<OpResult>) -> Vec<OpResult> {
     let cells = order.iter().filter(|kind| **kind == Kind::Cell).count();
     let mut cells_first = results;

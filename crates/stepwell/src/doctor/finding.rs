@@ -1,4 +1,4 @@
-//! What a doctor says: how bad, what, since when, why, and what to do next.
+//! Findings of a diagnosis: severity, description, start time, cause and remedies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fmt;
 use serde::Serialize;
 use stepwell_core::{Name, RunId, Timestamp};
 
-/// How bad something is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// Somebody may want to know.
+    /// No action is needed.
     Info,
-    /// It may become a problem.
+    /// It may become a problem, or resolve itself.
     Warning,
-    /// Something does not go on by itself.
+    /// Something is stuck until an operator acts.
     Error,
 }
 
@@ -28,120 +28,120 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What kind of thing was found.
+/// Kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Kind {
-    /// Something stored cannot be read.
+pub enum FindingKind {
+    /// Stored rows are unreadable.
     RowsUnreadable,
-    /// Runs stand still with an error.
+    /// Runs have failed and wait for an operator.
     RunsFailed,
-    /// A process has died under the same step again and again.
-    TriesDying,
-    /// Runs that nobody can serve: something is missing.
+    /// Processes crashed repeatedly during the same step.
+    AttemptsCrashing,
+    /// No process serves these runs: a definition, action or guard is missing.
     RunsUnserved,
-    /// Runs are due and nobody takes them.
+    /// Runs are due, but no process has claimed them.
     RunsLate,
-    /// Runs are owned by processes that are dead.
+    /// Runs are owned by processes whose lease has expired.
     RunsOrphaned,
-    /// This process owns runs and works on none of them.
+    /// This process owns runs but executes none of them.
     RunsUndriven,
-    /// A process has worked on the same step of a run for long.
+    /// A step of a run takes long.
     RunsLong,
-    /// A step is tried again and again, and fails.
-    TriesFailing,
-    /// Signals that nothing takes fill the inbox of a run.
+    /// A step keeps failing and is retried.
+    AttemptsFailing,
+    /// The inbox of a run is filled with signals that the run does not accept.
     InboxesFull,
-    /// A wait should have ended by itself, and has not.
+    /// A wait has not ended although its timeout has passed.
     WaitsOverdue,
-    /// A run has waited for very long.
+    /// A wait is older than the threshold `old_ms`.
     WaitsOld,
-    /// No worker takes what is there for it to do.
+    /// Tasks of a remote action wait for a worker.
     TasksWaiting,
-    /// Somebody has put runs aside.
+    /// Runs are suspended by an operator.
     RunsSuspended,
-    /// Events could not be delivered.
+    /// The delivery of events fails or has failed.
     EventsFailed,
-    /// A schedule stands still.
+    /// A schedule has failed and does not fire.
     SchedulesStopped,
-    /// A schedule should have fired, and has not.
+    /// A schedule has not fired although it is due.
     SchedulesLate,
-    /// What a schedule starts cannot be started, or has failed.
+    /// A schedule cannot start its workflow, or the started run failed or was cancelled.
     SchedulesFailing,
-    /// Handles are reserved by a process that is dead, or has been at it for long.
-    HandlesHeld,
-    /// Messages should have been sent out, and were not.
+    /// Handles have been reserved for long, by a live or an expired process.
+    HandlesReserved,
+    /// Outgoing messages of flows are due, but were not sent.
     MessagesUnsent,
-    /// The audit trail is not sealed.
+    /// Many commits of the audit trail are not sealed.
     AuditUnsealed,
-    /// Tidying up fails.
-    UpkeepFailing,
-    /// The computer's clock is not the database's.
-    ClockAway,
+    /// Maintenance fails in this process.
+    MaintenanceFailing,
+    /// The computer's clock differs from the database's.
+    ClockSkew,
 }
 
-impl Kind {
-    /// The word for it, as in JSON.
+impl FindingKind {
+    /// Returns the code of the kind, as used in JSON.
     pub fn word(self) -> &'static str {
         match self {
-            Kind::RowsUnreadable => "rowsUnreadable",
-            Kind::RunsFailed => "runsFailed",
-            Kind::TriesDying => "triesDying",
-            Kind::RunsUnserved => "runsUnserved",
-            Kind::RunsLate => "runsLate",
-            Kind::RunsOrphaned => "runsOrphaned",
-            Kind::RunsUndriven => "runsUndriven",
-            Kind::RunsLong => "runsLong",
-            Kind::TriesFailing => "triesFailing",
-            Kind::InboxesFull => "inboxesFull",
-            Kind::WaitsOverdue => "waitsOverdue",
-            Kind::WaitsOld => "waitsOld",
-            Kind::TasksWaiting => "tasksWaiting",
-            Kind::RunsSuspended => "runsSuspended",
-            Kind::EventsFailed => "eventsFailed",
-            Kind::SchedulesStopped => "schedulesStopped",
-            Kind::SchedulesLate => "schedulesLate",
-            Kind::SchedulesFailing => "schedulesFailing",
-            Kind::HandlesHeld => "handlesHeld",
-            Kind::MessagesUnsent => "messagesUnsent",
-            Kind::AuditUnsealed => "auditUnsealed",
-            Kind::UpkeepFailing => "upkeepFailing",
-            Kind::ClockAway => "clockAway",
+            FindingKind::RowsUnreadable => "rowsUnreadable",
+            FindingKind::RunsFailed => "runsFailed",
+            FindingKind::AttemptsCrashing => "attemptsCrashing",
+            FindingKind::RunsUnserved => "runsUnserved",
+            FindingKind::RunsLate => "runsLate",
+            FindingKind::RunsOrphaned => "runsOrphaned",
+            FindingKind::RunsUndriven => "runsUndriven",
+            FindingKind::RunsLong => "runsLong",
+            FindingKind::AttemptsFailing => "attemptsFailing",
+            FindingKind::InboxesFull => "inboxesFull",
+            FindingKind::WaitsOverdue => "waitsOverdue",
+            FindingKind::WaitsOld => "waitsOld",
+            FindingKind::TasksWaiting => "tasksWaiting",
+            FindingKind::RunsSuspended => "runsSuspended",
+            FindingKind::EventsFailed => "eventsFailed",
+            FindingKind::SchedulesStopped => "schedulesStopped",
+            FindingKind::SchedulesLate => "schedulesLate",
+            FindingKind::SchedulesFailing => "schedulesFailing",
+            FindingKind::HandlesReserved => "handlesReserved",
+            FindingKind::MessagesUnsent => "messagesUnsent",
+            FindingKind::AuditUnsealed => "auditUnsealed",
+            FindingKind::MaintenanceFailing => "maintenanceFailing",
+            FindingKind::ClockSkew => "clockSkew",
         }
     }
 }
 
-/// What to do about it.
+/// An action that an operator can take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remedy {
-    /// Look at the run.
+    /// Diagnose the run in detail.
     Explain(RunId),
-    /// Try what failed again, when its cause is gone.
+    /// Retry the failed step after its cause is repaired.
     Retry(RunId),
-    /// Take up again what somebody has put aside.
+    /// Resume the suspended run.
     Resume(RunId),
-    /// End it.
+    /// Cancel the run.
     Cancel(RunId),
-    /// Remove it.
+    /// Delete the run with all its data.
     Delete(RunId),
-    /// Answer what it waits for.
+    /// Send the signal that the run waits for.
     Signal(RunId, Name),
-    /// Let the process that serves these runs have what is missing.
+    /// Deploy a process that has the missing definitions, actions and guards.
     Register(Vec<String>),
-    /// Start a process that works on runs.
+    /// Start a process that executes runs.
     Serve,
-    /// Look at what became of an event.
+    /// Show the delivery of an event.
     ShowEvent(RunId),
-    /// Look at the schedule.
+    /// Show the schedule.
     ShowSchedule(String),
-    /// Tidy up now.
-    TidyUp,
-    /// Something that is done elsewhere.
+    /// Run maintenance now.
+    RunMaintenance,
+    /// Instructions that no single command covers.
     Advice(String),
 }
 
 impl Remedy {
-    /// The command that does it.
+    /// Returns the shell command, if one command is enough.
     pub fn command(&self) -> Option<String> {
         Some(match self {
             Remedy::Explain(run) => format!("stepwell doctor {run}"),
@@ -153,34 +153,34 @@ impl Remedy {
             Remedy::Serve => "stepwell server start".to_owned(),
             Remedy::ShowEvent(event) => format!("stepwell event show {event}"),
             Remedy::ShowSchedule(name) => format!("stepwell schedule show {}", quoted(name)),
-            Remedy::TidyUp => "stepwell upkeep cleanup".to_owned(),
+            Remedy::RunMaintenance => "stepwell maintenance cleanup".to_owned(),
             Remedy::Register(_) | Remedy::Advice(_) => return None,
         })
     }
 
-    /// What it is for, for a person.
+    /// Returns a short instruction for people.
     pub fn advice(&self) -> String {
         match self {
-            Remedy::Explain(_) => "look at it".to_owned(),
-            Remedy::Retry(_) => "when the cause is gone, try again".to_owned(),
-            Remedy::Resume(_) => "take it up again".to_owned(),
-            Remedy::Cancel(_) => "or end it".to_owned(),
-            Remedy::Delete(_) => "remove it with everything that is its own".to_owned(),
-            Remedy::Signal(..) => "answer it".to_owned(),
+            Remedy::Explain(_) => "diagnose the run".to_owned(),
+            Remedy::Retry(_) => "repair the cause, then retry".to_owned(),
+            Remedy::Resume(_) => "resume the run".to_owned(),
+            Remedy::Cancel(_) => "cancel the run".to_owned(),
+            Remedy::Delete(_) => "delete the run with all its data".to_owned(),
+            Remedy::Signal(..) => "send the signal it waits for".to_owned(),
             Remedy::Register(missing) => {
-                format!("let a process that works on runs have {}", missing.join(", "))
+                format!("deploy a process that executes runs and has {}", missing.join(", "))
             }
-            Remedy::Serve => "start a process that works on runs".to_owned(),
-            Remedy::ShowEvent(_) => "see what became of it".to_owned(),
-            Remedy::ShowSchedule(_) => "look at the schedule".to_owned(),
-            Remedy::TidyUp => "tidy up now".to_owned(),
+            Remedy::Serve => "start a process that executes runs".to_owned(),
+            Remedy::ShowEvent(_) => "show the delivery of the event".to_owned(),
+            Remedy::ShowSchedule(_) => "show the schedule".to_owned(),
+            Remedy::RunMaintenance => "run maintenance now".to_owned(),
             Remedy::Advice(advice) => advice.clone(),
         }
     }
 }
 
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
+/// Quotes a word for a POSIX shell if necessary.
+pub(super) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -188,46 +188,44 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// One of those that something was found of.
+/// An instance of a finding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Example {
-    /// The run, if it is one.
+    /// The affected run, if there is one.
     pub run: Option<RunId>,
-    /// What it is called otherwise.
+    /// Name or key of the affected object, if it is not a run.
     pub name: Option<String>,
-    /// The workflow.
     pub workflow: Option<Name>,
-    /// Since when.
+    /// Start of the condition.
     pub since: Option<Timestamp>,
-    /// What is to be said of this one.
+    /// Details of this instance.
     pub why: String,
-    /// What to do about it, the likeliest first.
+    /// Remedies, most likely first.
     pub remedies: Vec<Remedy>,
 }
 
-/// Something that was found.
+/// A group of similar problems that the diagnosis found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The highest severity among the instances.
     pub severity: Severity,
-    /// What kind of thing.
-    pub kind: Kind,
-    /// What was found, in a line.
+    pub kind: FindingKind,
+    /// Description in one line.
     pub what: String,
-    /// Why that is so, or what it means.
+    /// Cause of the problem, or its consequence.
     pub why: String,
-    /// Since when, of the oldest.
+    /// Start of the oldest instance.
     pub since: Option<Timestamp>,
-    /// How many were seen.
+    /// Number of instances found.
     pub count: u64,
-    /// Some of them, the first that were seen.
+    /// The first instances found, up to the limit `examples`.
     pub examples: Vec<Example>,
 }
 
-/// What was found so far: what is alike is one finding.
+/// The findings so far. Problems with the same kind and description form one finding.
 pub(super) struct Findings {
     examples: usize,
-    found: BTreeMap<(Kind, String), Finding>,
+    found: BTreeMap<(FindingKind, String), Finding>,
 }
 
 impl Findings {
@@ -235,11 +233,11 @@ impl Findings {
         Findings { examples: examples as usize, found: BTreeMap::new() }
     }
 
-    /// Something was found. Of those that are alike the worst says how bad they are.
+    /// Adds an instance to its finding. The finding has the highest severity of its instances.
     pub(super) fn add(
         &mut self,
         severity: Severity,
-        kind: Kind,
+        kind: FindingKind,
         what: impl Into<String>,
         why: impl Into<String>,
         example: Example,
@@ -262,7 +260,7 @@ impl Findings {
         }
     }
 
-    /// All of them, the worst first, and of those the most frequent.
+    /// Returns the findings: most severe first, then by kind, then most frequent first.
     pub(super) fn done(self) -> Vec<Finding> {
         let mut all: Vec<_> = self.found.into_values().collect();
         all.sort_by_key(|finding| {
@@ -272,7 +270,7 @@ impl Findings {
     }
 }
 
-/// How long something takes, for a person: two of its units at most.
+/// Formats a duration for people with at most two units.
 pub(super) fn span(ms: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")];
     let Some(at) = UNITS.iter().position(|(unit, _)| ms >= *unit) else { return format!("{ms} ms") };
@@ -289,7 +287,7 @@ mod tests {
     use super::{quoted, span};
 
     #[test]
-    fn times_and_words_are_written_for_people_and_shells() {
+    fn spans_and_shell_words_are_formatted() {
         let spans = [(900, "900 ms"), (61_000, "1 min 1 s"), (7_200_000, "2 h"), (90_000_000, "1 d 1 h")];
         for (ms, text) in spans {
             assert_eq!(span(ms), text);

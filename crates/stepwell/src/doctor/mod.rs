@@ -1,9 +1,11 @@
-//! Explains what is stuck and why: a bounded look at everything that may need somebody, each finding with what to do next.
+//! Diagnosis: finds runs, waits, schedules and handles that are stuck, and reports the cause and the next command for
+//! each.
 //!
-//! Nothing is written, and unless it is asked for nothing is read that grows with what is well: listings go by indexes of what needs somebody or is
-//! due, and stop after so many rows. What was not looked at to its end says so.
+//! A diagnosis writes nothing. By default it reads a bounded number of rows, through indexes of rows that are due or
+//! need attention, so that its cost does not grow with healthy data. The result tells which listings were cut off at
+//! the limit.
 
-mod beside;
+mod checks;
 mod finding;
 mod one;
 mod rows;
@@ -12,39 +14,42 @@ mod runs;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwell_core::Timestamp;
-use stepwell_store::{ProcessId, Record, RecordQuery};
+use stepwell_store::{BadRow, ProcessId, Record, RecordQuery};
 
-pub use finding::{Example, Finding, Kind, Remedy, Severity};
-pub use one::{Awaited, KeptMessage, Owner, RunDiagnosis};
+pub use finding::{Example, Finding, FindingKind, Remedy, Severity};
+pub use one::{AwaitedInput, BufferedMessage, Owner, RunDiagnosis};
 
 use crate::actor::Permission;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use finding::Findings;
 
-/// How far a doctor looks, and what counts as late. Every field has a default.
+/// Options of a diagnosis: limits and thresholds. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnose {
-    /// Rows of each kind that are looked at.
+    /// Maximum number of rows read per listing. Default: 200.
     pub limit: u32,
-    /// Examples of each finding.
+    /// Maximum number of examples per finding. Default: 5.
     pub examples: u32,
-    /// What is due for longer than this is late.
+    /// Time in milliseconds after which due work is reported as late. Default: one minute.
     pub late_ms: u64,
-    /// A step that takes longer than this takes long.
+    /// Duration in milliseconds after which a step is reported as long. Default: one hour.
     pub long_ms: u64,
-    /// Who has waited for longer than this has waited for very long.
+    /// Age in milliseconds after which a wait is reported as old. Default: 30 days.
     pub old_ms: u64,
-    /// So many deaths under one step are worth a word.
-    pub deaths: u32,
-    /// So many failed tries of one step are worth a word.
+    /// Number of process crashes during one step that is reported. Default: 2.
+    pub crashes: u32,
+    /// Number of failed attempts of one step that is reported. Default: 5.
     pub failures: u32,
-    /// An inbox that is this full, in percent, is nearly full.
+    /// Fill level in percent at which an inbox is reported as nearly full. Default: 80.
     pub inbox_percent: u64,
-    /// Runs that are due within this time are looked at as well.
+    /// Time in milliseconds: runs that become due within it are checked too. Default: one hour.
     pub soon_ms: u64,
-    /// Everything that the tenant has is read, to find what cannot be: that takes as long as there is much.
+    /// Read all rows of the tenant to find unreadable ones. The duration grows with the amount of data. Default:
+    /// `false`.
     pub deep: bool,
+    /// Unreadable rows that the caller has found in its own records. A deep diagnosis reports them too.
+    pub unreadable: Vec<BadRow>,
 }
 
 impl Default for Diagnose {
@@ -55,82 +60,83 @@ impl Default for Diagnose {
             late_ms: 60_000,
             long_ms: 3_600_000,
             old_ms: 30 * 24 * 3_600_000,
-            deaths: 2,
+            crashes: 2,
             failures: 5,
             inbox_percent: 80,
             soon_ms: 3_600_000,
             deep: false,
+            unreadable: Vec::new(),
         }
     }
 }
 
-/// What a doctor has looked at.
+/// A listing that the diagnosis has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Looked {
-    /// What.
-    pub at: &'static str,
-    /// How many rows.
+pub struct Scanned {
+    /// Name of the listing, for people.
+    pub kind: &'static str,
+    /// Number of rows read.
     pub rows: u64,
-    /// Those were all; if not, the limit was reached and there are more.
+    /// `false` if the limit was reached, so that rows were left out.
     pub is_all: bool,
 }
 
-/// A process that is known to the store.
+/// A process that has a lease in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessSeen {
-    /// The process.
     pub process: ProcessId,
-    /// It counts as living.
-    pub lives: bool,
-    /// Until when, by its last heartbeat.
-    pub lives_until: Timestamp,
-    /// It is this one.
+    /// The lease has not expired.
+    pub alive: bool,
+    /// Expiry time of the lease, renewed by each heartbeat.
+    pub lease_until: Timestamp,
+    /// The process is the one that made this diagnosis.
     pub is_this: bool,
 }
 
-/// What a doctor has found.
+/// The result of a diagnosis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diagnosis {
-    /// The engine's time.
+    /// Time of the diagnosis, by the engine's clock.
     pub at: Timestamp,
-    /// What was found, the worst first.
+    /// Findings, most severe first.
     pub findings: Vec<Finding>,
-    /// What was looked at, and how far.
-    pub looked: Vec<Looked>,
-    /// The processes that the store knows.
+    /// The listings that were read, each with its number of rows.
+    pub scanned: Vec<Scanned>,
+    /// Processes with a lease in the store, at most 200.
     pub processes: Vec<ProcessSeen>,
-    /// Runs that this process works on at most; 0 = none.
+    /// Maximum number of runs that this process executes at a time; 0 for a process that executes none.
     pub max_runs: usize,
-    /// Runs that this process has room for now.
+    /// Number of runs that this process can still take on.
     pub free: usize,
-    /// By how many milliseconds the engine's clock is ahead of this computer's, because it follows the database's.
+    /// Milliseconds by which the engine's clock is ahead of this computer's. `None`: the engine does not follow the
+    /// database's clock.
     pub clock_ahead_ms: Option<i64>,
 }
 
 impl Diagnosis {
-    /// Nothing is stuck.
+    /// Returns `true` if no finding has the severity [`Severity::Error`].
     pub fn is_healthy(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity < Severity::Error)
     }
 }
 
-/// One look at everything, while it is under way.
+/// A diagnosis in progress.
 struct Doctor<'a> {
     engine: &'a Engine,
     options: &'a Diagnose,
     now: Timestamp,
     findings: Findings,
-    looked: BTreeMap<&'static str, (u64, bool)>,
+    scanned: BTreeMap<&'static str, (u64, bool)>,
     processes: Vec<ProcessSeen>,
-    /// Rows that cannot be read and were told of.
+    /// Unreadable rows that are already reported, by table and key.
     told: BTreeSet<(&'static str, String)>,
 }
 
-/// Processes that are listed.
+/// Maximum number of processes listed.
 const PROCESSES: u32 = 200;
 
 impl Engine {
-    /// Looks for whatever of the tenant's is stuck or will be, and for why. It changes nothing.
+    /// Diagnoses the tenant: finds what is stuck or will be, and the cause. It changes nothing.
     pub async fn diagnose(&self, options: &Diagnose) -> Result<Diagnosis, EngineError> {
         self.permit(Permission::View)?;
         let mut doctor = Doctor::new(self, options).await?;
@@ -146,14 +152,14 @@ impl Engine {
             doctor.read_all().await?;
         }
         doctor.host();
-        let looked = doctor.looked.into_iter();
+        let scanned = doctor.scanned.into_iter();
         Ok(Diagnosis {
             at: doctor.now,
             findings: doctor.findings.done(),
-            looked: looked.map(|(at, (rows, is_all))| Looked { at, rows, is_all }).collect(),
+            scanned: scanned.map(|(kind, (rows, is_all))| Scanned { kind, rows, is_all }).collect(),
             processes: doctor.processes,
             max_runs: self.inner.options.max_runs,
-            free: self.inner.room.free(),
+            free: self.inner.concurrency.free(),
             clock_ahead_ms: self.inner.host.clock.ahead_ms(),
         })
     }
@@ -164,13 +170,13 @@ impl<'a> Doctor<'a> {
         let now = engine.now();
         let query = RecordQuery::Processes { limit: PROCESSES };
         let known = engine.store().records(engine.scope(), query).await?;
-        let dead = engine.inner.dead();
+        let expired = engine.inner.expired();
         let seen = known.items.into_iter().filter_map(|record| match record {
-            Record::Process { process, lives_until } => Some(ProcessSeen {
+            Record::Process { process, lease_until } => Some(ProcessSeen {
                 process,
-                lives: lives_until > now && !dead.contains(&process),
-                lives_until,
-                is_this: engine.inner.goes_by(process),
+                alive: lease_until > now && !expired.contains(&process),
+                lease_until,
+                is_this: engine.inner.uses_name(process),
             }),
             _ => None,
         });
@@ -179,24 +185,24 @@ impl<'a> Doctor<'a> {
             options,
             now,
             findings: Findings::new(options.examples),
-            looked: BTreeMap::new(),
+            scanned: BTreeMap::new(),
             processes: seen.collect(),
             told: BTreeSet::new(),
         })
     }
 
-    /// Some rows were looked at.
-    fn looked(&mut self, at: &'static str, rows: usize, is_all: bool) {
-        let known = self.looked.entry(at).or_insert((0, true));
+    /// Records that rows of a listing were read.
+    fn scanned(&mut self, kind: &'static str, rows: usize, is_all: bool) {
+        let known = self.scanned.entry(kind).or_insert((0, true));
         known.0 += rows as u64;
         known.1 &= is_all;
     }
 
-    fn lives(&self, process: ProcessId) -> bool {
-        self.processes.iter().any(|seen| seen.process == process && seen.lives)
+    fn is_alive(&self, process: ProcessId) -> bool {
+        self.processes.iter().any(|seen| seen.process == process && seen.alive)
     }
 
-    /// It has been so for longer than is late.
+    /// Returns `true` if `since` is longer ago than `late_ms`.
     fn is_late(&self, since: Timestamp) -> bool {
         self.now.ms_since(since) > self.options.late_ms
     }

@@ -1,4 +1,4 @@
-//! Explains one run: where it stands, what it waits for, what it has tried, and what would happen next.
+//! Diagnosis of one run: its state, its waits, its attempts and its next step.
 
 use stepwell_core::graph::open_waits;
 use stepwell_core::{Name, RunId, Timestamp};
@@ -10,100 +10,94 @@ use super::{Diagnose, Doctor};
 use crate::actor::Permission;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::ledger::{Stopped, Tried, Tries};
-use crate::look::Next;
-use crate::standing::{Flying, Standing};
+use crate::ledger::{Attempts, FailedAttempt, Stopped};
+use crate::loaded_run::{InFlightActions, LoadedRun};
+use crate::planner::NextStep;
 
-/// What a run waits for from outside.
+/// A wait of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Awaited {
-    /// Where.
+pub struct AwaitedInput {
+    /// The place that the run waits at.
     pub place: Name,
-    /// Signals that are taken there.
+    /// Signals that end the wait.
     pub signals: Vec<Name>,
-    /// The event that is.
+    /// Event that ends the wait.
     pub event: Option<Name>,
-    /// Children that have not ended.
+    /// Number of children that have not ended.
     pub children: Option<u32>,
-    /// Who may answer, if not everybody.
+    /// Actors and roles that may answer. Empty: everyone may.
     pub answerers: Vec<String>,
-    /// Since when.
+    /// Start of the wait.
     pub since: Timestamp,
-    /// Until when.
+    /// Timeout of the wait. `None`: it has none.
     pub until: Option<Timestamp>,
 }
 
-/// A message that nothing has taken yet.
+/// An inbox message that the run has not consumed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptMessage {
-    /// What it is about: `signal:NAME`, `event:NAME`, `child`, `cancel`.
+pub struct BufferedMessage {
+    /// Topic: `signal:NAME`, `event:NAME`, `child` or `cancel`.
     pub topic: String,
-    /// When it came.
     pub received_at: Timestamp,
-    /// When it is no longer wanted.
+    /// Time after which the message is discarded.
     pub expires_at: Option<Timestamp>,
 }
 
-/// The process that works on a run.
+/// The process that owns a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// The process.
     pub process: ProcessId,
-    /// It lives.
-    pub lives: bool,
-    /// It is this one.
+    /// The lease of the process has not expired.
+    pub alive: bool,
+    /// The process is the one that made this diagnosis.
     pub is_this: bool,
 }
 
-/// What there is to say of a run.
+/// The diagnosis of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunDiagnosis {
-    /// The run.
     pub run: RunId,
-    /// Its workflow.
     pub workflow: Name,
-    /// The author's number of its definition; `None` if that is not known here.
+    /// Version of the workflow; `None` if its definition is not known to this process.
     pub definition_version: Option<u32>,
-    /// How it is doing.
     pub status: Status,
-    /// Its version.
+    /// Snapshot version: the number of committed state changes.
     pub version: u64,
-    /// The places it is in.
+    /// Places that are currently marked.
     pub places: Vec<Name>,
-    /// Where it stands, in a sentence.
-    pub stands: String,
-    /// What would happen next, in a sentence.
+    /// Current state of the run, as a phrase.
+    pub state: String,
+    /// Next step of the run, as a phrase.
     pub next: String,
-    /// When it is looked at next.
+    /// Time at which the run is due next.
     pub next_at: Option<Timestamp>,
-    /// When it is cancelled if it has not ended.
+    /// Deadline: the run is cancelled if it has not ended by then.
     pub deadline: Option<Timestamp>,
-    /// What it waits for.
-    pub waits: Vec<Awaited>,
-    /// What is being tried.
-    pub tries: Vec<Tries>,
-    /// The last tries that failed, oldest first.
-    pub failures: Vec<Tried>,
-    /// Processes that died under the step that is tried.
-    pub deaths: u32,
-    /// Why it stands still.
+    /// Open waits of the run.
+    pub waits: Vec<AwaitedInput>,
+    /// Steps that are being attempted.
+    pub attempts: Vec<Attempts>,
+    /// The last failed attempts, oldest first.
+    pub failures: Vec<FailedAttempt>,
+    /// Number of processes that crashed during the current step.
+    pub crashes: u32,
+    /// The error that the run failed with.
     pub stopped: Option<Stopped>,
-    /// The process that works on it.
+    /// The process that owns the run.
     pub owner: Option<Owner>,
-    /// What is in its inbox.
-    pub kept: Vec<KeptMessage>,
-    /// What it needs and this process does not have.
+    /// Messages in the inbox.
+    pub inbox: Vec<BufferedMessage>,
+    /// Definitions, actions and guards that the run needs and that neither this process nor remote workers have.
     pub missing: Vec<String>,
-    /// What is wrong with it.
     pub findings: Vec<Finding>,
-    /// What can be done to it, the likeliest first.
+    /// Remedies, most likely first.
     pub remedies: Vec<Remedy>,
-    /// When its row was last written.
+    /// Time of the last write to the run's row.
     pub updated_at: Timestamp,
 }
 
 impl Engine {
-    /// Explains a run. It changes nothing; named guards may be asked.
+    /// Diagnoses one run. It changes nothing, but may evaluate named guards.
     pub async fn diagnose_run(&self, run: RunId, options: &Diagnose) -> Result<RunDiagnosis, EngineError> {
         self.permit(Permission::View)?;
         let loaded = self.store().load(self.scope(), run).await?.ok_or(EngineError::NoRun(run))?;
@@ -111,14 +105,14 @@ impl Engine {
         let missing = doctor.missing(&loaded).await?;
         let owner = loaded.head.owner.map(|process| Owner {
             process,
-            lives: doctor.lives(process) || self.inner.goes_by(process),
-            is_this: self.inner.goes_by(process),
+            alive: doctor.is_alive(process) || self.inner.uses_name(process),
+            is_this: self.inner.uses_name(process),
         });
         match loaded.head.status {
             Status::Failed => doctor.failed_one(&loaded),
             Status::Suspended => doctor.suspended_one(&loaded),
             Status::Completed | Status::Cancelled => {}
-            _ if owner.as_ref().is_some_and(|owner| owner.lives) => doctor.at_work_one(&loaded),
+            _ if owner.as_ref().is_some_and(|owner| owner.alive) => doctor.at_work_one(&loaded),
             _ => doctor.due_one(&loaded).await?,
         }
         if matches!(loaded.head.status, Status::Waiting | Status::Running) {
@@ -128,29 +122,30 @@ impl Engine {
         if options.deep {
             doctor.rows_of(run).await?;
         }
-        let standing = self.inner.stand(self.scope(), loaded.clone()).await.ok();
+        let loaded_run = self.inner.build_loaded_run(self.scope(), loaded.clone()).await.ok();
         let now = doctor.now;
         let findings = doctor.findings.done();
-        self.explained(loaded, standing, owner, missing, findings, now).await
+        self.explained(loaded, loaded_run, owner, missing, findings, now).await
     }
 
     async fn explained(
         &self,
         loaded: Loaded,
-        standing: Option<Standing>,
+        loaded_run: Option<LoadedRun>,
         owner: Option<Owner>,
         missing: Vec<String>,
         findings: Vec<Finding>,
         now: Timestamp,
     ) -> Result<RunDiagnosis, EngineError> {
-        let ledger = standing.as_ref().map_or_else(|| ledger(&loaded), |standing| standing.ledger.clone());
-        let next = match &standing {
-            Some(standing) => self.next(standing, owner.as_ref(), now).await,
-            None => "nothing, as long as its state cannot be read with its definition".to_owned(),
+        let ledger =
+            loaded_run.as_ref().map_or_else(|| ledger(&loaded), |loaded_run| loaded_run.ledger.clone());
+        let next = match &loaded_run {
+            Some(loaded_run) => self.next(loaded_run, owner.as_ref(), now).await,
+            None => "none: the state or the definition of the run is unreadable".to_owned(),
         };
-        let waits = standing.as_ref().map(awaited).unwrap_or_default();
-        let snapshot = standing.as_ref().map(|standing| &standing.snapshot);
-        let kept = loaded.inbox.iter().map(|message| KeptMessage {
+        let waits = loaded_run.as_ref().map(awaited).unwrap_or_default();
+        let snapshot = loaded_run.as_ref().map(|loaded_run| &loaded_run.snapshot);
+        let inbox = loaded.inbox.iter().map(|message| BufferedMessage {
             topic: message.topic.clone(),
             received_at: message.received_at,
             expires_at: message.expires_at,
@@ -161,15 +156,15 @@ impl Engine {
             status: loaded.head.status,
             version: loaded.head.version,
             places: snapshot.map(|snapshot| snapshot.current_places()).unwrap_or_default(),
-            stands: stands(&loaded, &ledger.stopped, owner.as_ref(), now),
+            state: describe_state(&loaded, &ledger.stopped, owner.as_ref(), now),
             next,
             next_at: loaded.head.wake,
             deadline: ledger.deadline,
             remedies: remedies(&loaded, &waits, &missing, &findings),
             waits,
-            kept: kept.collect(),
-            deaths: ledger.deaths.values().max().copied().unwrap_or(0),
-            tries: ledger.tries,
+            inbox: inbox.collect(),
+            crashes: ledger.crashes.values().max().copied().unwrap_or(0),
+            attempts: ledger.attempts,
             failures: ledger.failures,
             stopped: ledger.stopped,
             owner,
@@ -180,43 +175,45 @@ impl Engine {
         })
     }
 
-    /// What would happen next: what a process that takes the run now would see.
-    async fn next(&self, standing: &Standing, owner: Option<&Owner>, now: Timestamp) -> String {
-        let look = self.inner.look(standing, &Flying::new(), now).await;
-        let at_work = owner.is_some_and(|owner| owner.lives);
+    /// Describes the next step that a process would plan if it claimed the run now.
+    async fn next(&self, loaded_run: &LoadedRun, owner: Option<&Owner>, now: Timestamp) -> String {
+        let look = self.inner.plan(loaded_run, &InFlightActions::new(), now).await;
+        let at_work = owner.is_some_and(|owner| owner.alive);
         match look {
-            Next::Act(act) if at_work => format!("its process is running `{}`", act.call.action),
-            Next::Act(act) => {
+            NextStep::RunAction(act) if at_work => {
+                format!("the owning process is running action `{}`", act.call.action)
+            }
+            NextStep::RunAction(act) => {
                 format!(
-                    "`{}` is called for step `{}`, try {}",
+                    "call action `{}` for step `{}`, attempt {}",
                     act.call.action, act.call.transition, act.attempt
                 )
             }
-            Next::Move(next) => match &next.change {
+            NextStep::Commit(next) => match &next.change {
                 Some(change) => {
                     let entered: Vec<_> = change.entry.entered.iter().map(ToString::to_string).collect();
-                    format!("`{}`{}", change.entry.action, into(&entered))
+                    format!("commit `{}`{}", change.entry.action, into(&entered))
                 }
-                None => "what is beside its state is brought up to date".to_owned(),
+                None => "commit bookkeeping without a change of state".to_owned(),
             },
-            Next::Ask(_) => "its wait asks for events that came before it".to_owned(),
-            Next::TellChildren => "its children are told that it was cancelled".to_owned(),
-            Next::Rest(rest) => match (rest.status.is_final(), rest.wake) {
-                (true, _) => "nothing: it has ended".to_owned(),
-                (false, Some(wake)) => format!("nothing until {wake}, or until something comes"),
-                (false, None) => "nothing until something comes".to_owned(),
+            NextStep::FetchEarlierEvents(_) => "query events that arrived before the wait began".to_owned(),
+            NextStep::CancelChildren => "cancel the children of the cancelled run".to_owned(),
+            NextStep::Sleep(rest) => match (rest.status.is_final(), rest.wake) {
+                (true, _) => "none: the run has ended".to_owned(),
+                (false, Some(wake)) => format!("sleep until {wake} or until a message arrives"),
+                (false, None) => "sleep until a message arrives".to_owned(),
             },
         }
     }
 }
 
 fn into(entered: &[String]) -> String {
-    if entered.is_empty() { String::new() } else { format!(" into {}", entered.join(", ")) }
+    if entered.is_empty() { String::new() } else { format!(" and enter {}", entered.join(", ")) }
 }
 
-fn awaited(standing: &Standing) -> Vec<Awaited> {
-    let open = open_waits(standing.definition(), &standing.snapshot).into_iter();
-    open.map(|wait| Awaited {
+fn awaited(loaded_run: &LoadedRun) -> Vec<AwaitedInput> {
+    let open = open_waits(loaded_run.definition(), &loaded_run.snapshot).into_iter();
+    open.map(|wait| AwaitedInput {
         place: wait.place,
         signals: wait.signals,
         event: wait.event.map(|event| event.name),
@@ -228,35 +225,45 @@ fn awaited(standing: &Standing) -> Vec<Awaited> {
     .collect()
 }
 
-/// Where a run stands, in a sentence.
-fn stands(loaded: &Loaded, stopped: &Option<Stopped>, owner: Option<&Owner>, now: Timestamp) -> String {
+/// Describes the current state of a run as a phrase.
+fn describe_state(
+    loaded: &Loaded,
+    stopped: &Option<Stopped>,
+    owner: Option<&Owner>,
+    now: Timestamp,
+) -> String {
     let since = span(now.ms_since(loaded.updated_at));
     match (loaded.head.status, stopped, owner) {
-        (Status::Failed, Some(stopped), _) => format!("it has failed: {}", stopped.error),
-        (Status::Failed, None, _) => "it has failed".to_owned(),
-        (Status::Suspended, ..) => format!("somebody has put it aside, {since} ago"),
-        (Status::Completed, ..) => "it has come to its end".to_owned(),
-        (Status::Cancelled, ..) => "it was cancelled".to_owned(),
+        (Status::Failed, Some(stopped), _) => format!("failed: {}", stopped.error),
+        (Status::Failed, None, _) => "failed".to_owned(),
+        (Status::Suspended, ..) => format!("suspended by an operator {since} ago"),
+        (Status::Completed, ..) => "completed".to_owned(),
+        (Status::Cancelled, ..) => "cancelled".to_owned(),
         (_, _, Some(owner)) => {
-            let lives = if owner.lives { "lives" } else { "is dead" };
+            let lease_state = if owner.alive { "is alive" } else { "has expired" };
             format!(
-                "process {} works on it, which {lives}; nothing was committed for {since}",
+                "owned by process {}, which {lease_state}; the last commit was {since} ago",
                 owner.process.0
             )
         }
-        (Status::Pending, ..) => "its time has not come".to_owned(),
+        (Status::Pending, ..) => "pending: its start time has not come".to_owned(),
         _ => match loaded.head.wake {
             Some(wake) if wake <= now => {
-                format!("it has been due for {} and nobody has taken it", span(now.ms_since(wake)))
+                format!("due for {}, but no process has claimed it", span(now.ms_since(wake)))
             }
-            Some(_) => "it waits, for something or for its time".to_owned(),
-            None => "it waits for something from outside".to_owned(),
+            Some(_) => "waiting for a message or a timer".to_owned(),
+            None => "waiting for a message".to_owned(),
         },
     }
 }
 
-/// What can be done to a run where it stands.
-fn remedies(loaded: &Loaded, waits: &[Awaited], missing: &[String], findings: &[Finding]) -> Vec<Remedy> {
+/// Lists remedies that apply to the run in its current status.
+fn remedies(
+    loaded: &Loaded,
+    waits: &[AwaitedInput],
+    missing: &[String],
+    findings: &[Finding],
+) -> Vec<Remedy> {
     let run = loaded.head.run;
     if loaded.head.status.is_final() {
         return Vec::new();

@@ -1,24 +1,27 @@
-//! Rows that cannot be read: those that the other looks come across, and with `deep` all there are.
+//! Unreadable rows: those that the other checks encounter and, with `deep`, all of the tenant.
 
 use std::future::Future;
 
-use stepwell_core::{Definition, RunId};
+use serde_json::Value;
+use stepwell_core::{Definition, Name, RunId};
 use stepwell_store::{
-    BadRow, CellFilter, CellQuery, DocumentQuery, HandleQuery, HistoryQuery, LinkFilter, LinkQuery, Loaded,
-    Page, Record, RecordQuery, RunQuery, Space, StoreError, Tally, WaitQuery,
+    BadRow, Cell, CellFilter, CellKey, CellQuery, CountQuery, DocumentQuery, HandleQuery, HistoryQuery,
+    LinkFilter, LinkQuery, Loaded, Page, Record, RecordQuery, RunQuery, Space, StoreError, WaitQuery,
 };
 
 use super::Doctor;
-use super::finding::{Example, Kind, Remedy, Severity};
+use super::finding::{Example, FindingKind, Remedy, Severity, quoted};
 use crate::error::EngineError;
-use crate::post::Letter;
+use crate::flow::REVOKED;
+use crate::inbox::InboxMessage;
+use crate::{catalogue, events, schedule};
 
-/// Rows that are read at a time, and those that may be large.
+/// Page sizes: for small rows, and for rows with states and documents.
 const AT_ONCE: u32 = 500;
 const STATES: u32 = 20;
 
 impl Doctor<'_> {
-    /// A run, if it is there and its row can be read.
+    /// Loads a run. `None` if it does not exist or its row is unreadable, which is reported.
     pub(super) async fn load(&mut self, run: RunId) -> Result<Option<Loaded>, EngineError> {
         match self.engine.store().load(self.engine.scope(), run).await {
             Ok(loaded) => {
@@ -33,12 +36,12 @@ impl Doctor<'_> {
         }
     }
 
-    /// A run of which only the row can be read.
+    /// Reports the unreadable parts of a run whose row can be read.
     pub(super) fn damage(&mut self, loaded: &Loaded) {
         self.unreadable(loaded.damage.as_slice());
     }
 
-    /// Rows cannot be read.
+    /// Reports unreadable rows, each of them once.
     pub(super) fn unreadable(&mut self, rows: &[BadRow]) {
         for row in rows {
             if !self.told.insert((row.table, row.key.clone())) {
@@ -52,15 +55,16 @@ impl Doctor<'_> {
                 why: row.why.clone(),
                 remedies: remedies(row),
             };
-            let what = format!("rows of table `{}` cannot be read", row.table);
-            let why = "somebody has changed them by hand, the disk is at fault, or a newer version wrote them; \
-                       everything else goes on without them";
-            self.findings.add(Severity::Error, Kind::RowsUnreadable, what, why, example);
+            let what = format!("rows of table `{}` are unreadable", row.table);
+            let why = "they were changed by hand, damaged by the disk, or written by a newer version; \
+                       other rows are not affected";
+            self.findings.add(Severity::Error, FindingKind::RowsUnreadable, what, why, example);
         }
     }
 
-    /// Reads everything that the tenant has.
+    /// Reads all rows of the tenant.
     pub(super) async fn read_all(&mut self) -> Result<(), EngineError> {
+        self.unreadable(&self.options.unreadable);
         self.all_runs().await?;
         self.all_waits().await?;
         self.all_definitions().await?;
@@ -69,7 +73,7 @@ impl Doctor<'_> {
         self.all_records().await
     }
 
-    /// Reads a listing to its end, and tells of what cannot be read.
+    /// Reads a listing to its end and reports unreadable rows.
     async fn read<T, F>(
         &mut self,
         at: &'static str,
@@ -82,7 +86,7 @@ impl Doctor<'_> {
         let mut cursor = None;
         loop {
             let page = page(cursor).await?;
-            self.looked(at, page.items.len() + page.bad.len(), true);
+            self.scanned(at, page.items.len() + page.bad.len(), true);
             self.unreadable(&page.bad);
             each(page.items);
             match page.next {
@@ -92,7 +96,7 @@ impl Doctor<'_> {
         }
     }
 
-    /// The same, and gives what can be read.
+    /// Reads a listing to its end, reports unreadable rows and returns the others.
     async fn all<T, F>(
         &mut self,
         at: &'static str,
@@ -115,15 +119,15 @@ impl Doctor<'_> {
         Ok(())
     }
 
-    /// Everything that is a run's own.
+    /// Reads all rows that belong to a run.
     pub(super) async fn rows_of(&mut self, run: RunId) -> Result<(), EngineError> {
         let (store, scope) = (self.engine.store().clone(), self.engine.scope());
         if let Some(loaded) = self.load(run).await? {
-            let letters = loaded.inbox.iter().filter_map(|message| {
-                let why = Letter::read(message).err()?.to_string();
+            let messages = loaded.inbox.iter().filter_map(|message| {
+                let why = InboxMessage::read(message).err()?.to_string();
                 Some(BadRow { table: "inbox", key: format!("{run}:{}", message.seq), run: Some(run), why })
             });
-            self.unreadable(&letters.collect::<Vec<_>>());
+            self.unreadable(&messages.collect::<Vec<_>>());
             if loaded.damage.is_none()
                 && let Err(error) = self.engine.inner.load(scope, run).await
                 && let Ok(row) = error.bad_row(run)
@@ -141,11 +145,13 @@ impl Doctor<'_> {
             store.documents(scope, DocumentQuery { run, at, key, kind, tag, limit: STATES, cursor })
         };
         self.read("all documents", documents, drop).await?;
-        self.cells_of(Space::Execution, run.to_string()).await?;
+        let shadows = |_| store.records(scope, RecordQuery::Shadows(run));
+        self.read("all shadow columns", shadows, drop).await?;
+        self.cells_of(Space::Execution, run.to_string(), |_, _| Ok(())).await?;
         Ok(())
     }
 
-    /// Waits, and those whose run is not there any more.
+    /// Reads all waits, and reports those whose run does not exist.
     async fn all_waits(&mut self) -> Result<(), EngineError> {
         let (store, scope) = (self.engine.store().clone(), self.engine.scope());
         let page = |cursor| store.waits(scope, WaitQuery { limit: AT_ONCE, cursor, ..WaitQuery::default() });
@@ -153,7 +159,7 @@ impl Doctor<'_> {
             let is_there = !matches!(store.load(scope, row.run).await, Ok(None));
             if !is_there {
                 let key = format!("{}:{}", row.run, row.wait.activation);
-                let why = "the run that waits is not there".to_owned();
+                let why = "the run of this wait does not exist".to_owned();
                 self.unreadable(&[BadRow { table: "waits", key, run: Some(row.run), why }]);
             } else if let Err(error) = serde_json::from_slice::<serde_json::Value>(&row.wait.detail) {
                 let key = format!("{}:{}", row.run, row.wait.activation);
@@ -168,7 +174,7 @@ impl Doctor<'_> {
         Ok(())
     }
 
-    /// Definitions, and the state that runs of each workflow share.
+    /// Reads all definitions, the slots of each workflow, and the records of the engine and the server.
     async fn all_definitions(&mut self) -> Result<(), EngineError> {
         let (store, scope) = (self.engine.store().clone(), self.engine.scope());
         let page = |cursor| {
@@ -181,47 +187,70 @@ impl Doctor<'_> {
             let key = format!("{} {}", stored.workflow, stored.hash);
             let why = match Definition::from_canonical(&stored.body) {
                 Ok(definition) if definition.hash() == stored.hash => None,
-                Ok(definition) => Some(format!("its content has the hash {}", definition.hash())),
+                Ok(definition) => Some(format!("the content has another hash: {}", definition.hash())),
                 Err(error) => Some(error.to_string()),
             };
             let bad = why.map(|why| BadRow { table: "definitions", key, run: None, why });
             self.unreadable(bad.as_slice());
             workflows.push(stored.workflow);
         }
+        workflows.extend(self.engine.inner.registry.names());
+        workflows.extend(OWNERS.map(Name::from));
         workflows.sort_unstable();
         workflows.dedup();
         for workflow in workflows {
-            self.cells_of(Space::Workflow, workflow.to_string()).await?;
+            let check: fn(&str, &Value) -> Result<(), String> = match workflow.as_str() {
+                catalogue::OWNER => catalogue::check_cell,
+                events::WORKFLOW => events::index::check_cell,
+                REVOKED => |_, value| value.as_i64().map(drop).ok_or_else(|| "it is not a time".to_owned()),
+                _ => |_, _| Ok(()),
+            };
+            self.cells_of(Space::Workflow, workflow.to_string(), check).await?;
         }
         Ok(())
     }
 
-    async fn cells_of(&mut self, space: Space, owner: String) -> Result<(), EngineError> {
+    /// Reads all cells of an owner. `check` returns the reason why a value is unreadable.
+    async fn cells_of(
+        &mut self,
+        space: Space,
+        owner: String,
+        check: fn(&str, &Value) -> Result<(), String>,
+    ) -> Result<(), EngineError> {
         let (store, scope, now) = (self.engine.store().clone(), self.engine.scope(), self.now);
         let page = |cursor| {
             let filter = CellFilter::Prefix(String::new());
             let owner = owner.clone();
             store.cells(
                 scope,
-                CellQuery { space, owner, filter, now, with_dead: true, limit: AT_ONCE, cursor },
+                CellQuery { space, owner, filter, now, include_deleted: true, limit: AT_ONCE, cursor },
             )
         };
-        self.read("all values", page, drop).await
+        let mut odd = Vec::new();
+        let each = |cells: Vec<Cell>| {
+            for cell in cells {
+                let checked = cell.value.as_ref().map_or(Ok(()), |value| check(&cell.key.key, value));
+                odd.extend(checked.err().map(|why| cell.key.bad(why)));
+            }
+        };
+        self.read("all values", page, each).await?;
+        self.unreadable(&odd);
+        Ok(())
     }
 
     async fn all_cells(&mut self) -> Result<(), EngineError> {
-        for namespace in self.names(Tally::Keys { now: self.now }).await? {
-            self.cells_of(Space::Kv, namespace).await?;
+        for namespace in self.names(CountQuery::Keys { now: self.now }).await? {
+            self.cells_of(Space::Kv, namespace, |_, _| Ok(())).await?;
         }
         Ok(())
     }
 
-    async fn names(&mut self, of: Tally) -> Result<Vec<String>, EngineError> {
+    async fn names(&mut self, of: CountQuery) -> Result<Vec<String>, EngineError> {
         let (store, scope) = (self.engine.store().clone(), self.engine.scope());
         let page =
-            |cursor| store.records(scope, RecordQuery::Tally { of: of.clone(), limit: AT_ONCE, cursor });
+            |cursor| store.records(scope, RecordQuery::Count { of: of.clone(), limit: AT_ONCE, cursor });
         let names = self.all("namespaces", page).await?.into_iter().filter_map(|record| match record {
-            Record::Tally { name, .. } => Some(name),
+            Record::Count { name, .. } => Some(name),
             _ => None,
         });
         Ok(names.collect())
@@ -229,7 +258,7 @@ impl Doctor<'_> {
 
     async fn all_links(&mut self) -> Result<(), EngineError> {
         let (store, scope) = (self.engine.store().clone(), self.engine.scope());
-        for namespace in self.names(Tally::Links).await? {
+        for namespace in self.names(CountQuery::Links).await? {
             let page = |cursor| {
                 let which = LinkFilter::All { from: None, to: None };
                 let (namespace, relation) = (namespace.clone(), None);
@@ -240,7 +269,7 @@ impl Doctor<'_> {
         Ok(())
     }
 
-    /// Handles, keys, the audit trail and its seals.
+    /// Reads all handles, idempotency keys, the audit trail and its seals.
     async fn all_records(&mut self) -> Result<(), EngineError> {
         let (store, scope) = (self.engine.store().clone(), self.engine.scope());
         let handles =
@@ -259,21 +288,82 @@ impl Doctor<'_> {
     }
 }
 
-/// What can be done about a row.
+/// Owners of the cells of the engine and the server.
+const OWNERS: [&str; 6] =
+    [catalogue::OWNER, events::WORKFLOW, schedule::WORKFLOW, REVOKED, API_KEYS, TENANTS];
+/// Owner of the server's API keys.
+const API_KEYS: &str = "stepwell.apikeys";
+/// Owner of the server's tenants.
+const TENANTS: &str = "stepwell.tenants";
+
+/// Lists remedies for an unreadable row.
 fn remedies(row: &BadRow) -> Vec<Remedy> {
     let advice = match (row.table, row.run) {
         ("runs" | "waits" | "handles", Some(run)) => return vec![Remedy::Delete(run)],
+        ("shadows", Some(run)) => {
+            let heal = "run `stepwell maintenance heal`, which computes the columns from the run's data";
+            return vec![Remedy::Advice(heal.to_owned()), Remedy::Explain(run)];
+        }
+        ("cells", Some(run)) => return vec![of_cell(row), Remedy::Explain(run)],
+        ("cells", None) => return vec![of_cell(row)],
         (_, Some(run)) => return vec![Remedy::Explain(run), Remedy::Cancel(run), Remedy::Delete(run)],
-        ("cells", None) => "set the value again, or delete it",
-        ("links", None) => "put the link again, or delete it",
+        ("links", None) => "write the link again, or delete it",
         ("definitions", None) => {
-            "let a process bring the same definition, or cancel the runs that are pinned to it; only the owner of the \
-             tables may take the row away"
+            "publish the workflow again and activate the new version, or start a process that registers the same \
+             definition; cancel the runs that are pinned to it. Only the owner of the tables can delete the row"
         }
         ("audit" | "seals", None) => {
-            "nothing may change them: `stepwell audit verify` names what does not fit"
+            "do not change these rows; run `stepwell audit verify` to list all faults"
         }
-        (_, None) => "it goes when it has expired",
+        (_, None) => "no action is needed: maintenance deletes the row when it expires",
     };
     vec![Remedy::Advice(advice.to_owned())]
+}
+
+/// Returns the remedy for an unreadable cell.
+fn of_cell(row: &BadRow) -> Remedy {
+    let general = "set the value again, or delete it";
+    let Some(CellKey { space, owner, key }) = CellKey::from_address(&row.key) else {
+        return Remedy::Advice(general.to_owned());
+    };
+    let (kind, name) = key.split_once('/').unwrap_or((&key, ""));
+    let name = quoted(name);
+    let advice = match (space, owner.as_str(), kind) {
+        (Space::Workflow, catalogue::OWNER, "changes") | (Space::Workflow, events::WORKFLOW, "asks") => {
+            return Remedy::RunMaintenance;
+        }
+        (Space::Workflow, catalogue::OWNER, "workflow") => {
+            format!("rebuild the entry by activating a version: `stepwell workflow activate {name} VERSION`")
+        }
+        (Space::Workflow, catalogue::OWNER, "version") => {
+            "rebuild the record by activating the version: `stepwell workflow activate NAME VERSION`"
+                .to_owned()
+        }
+        (Space::Workflow, catalogue::OWNER, "draft") => {
+            format!("save the draft again, or delete it: `stepwell workflow delete-draft {name}`")
+        }
+        (Space::Workflow, catalogue::OWNER, "action") => {
+            format!("register the action again, or delete it: `stepwell action delete {name}`")
+        }
+        (Space::Workflow, events::WORKFLOW, "type") => {
+            format!("put the event type again, or delete it: `stepwell event delete-type {name}`")
+        }
+        (Space::Workflow, REVOKED, _) => "revoke the flow or actor again; its tokens are refused".to_owned(),
+        (Space::Workflow, API_KEYS, id) => format!("revoke the key: `stepwell apikey revoke {id}`"),
+        (Space::Workflow, TENANTS, id) => {
+            format!("write the tenant again with its name: `stepwell tenant update {id} --name NAME`")
+        }
+        (Space::Kv, owner, _) => {
+            let (owner, key) = (quoted(owner), quoted(&key));
+            format!("{general}: `stepwell kv delete {owner} {key}`")
+        }
+        (Space::Workflow, owner, _) => {
+            let (owner, key) = (quoted(owner), quoted(&key));
+            format!("{general}: `stepwell state delete {owner} {key}`")
+        }
+        (Space::Execution, run, _) => {
+            format!("{general}: `stepwell state delete-of-run {run} {}`", quoted(&key))
+        }
+    };
+    Remedy::Advice(advice)
 }

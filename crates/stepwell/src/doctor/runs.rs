@@ -1,20 +1,20 @@
-//! What is wrong with runs: those that stand still, those that nobody takes, those whose process is gone.
+//! Checks of runs: failed, suspended, unclaimed, orphaned and long-running ones.
 
 use stepwell_core::{Failure, Timestamp};
 use stepwell_store::{Claim, Loaded, ProcessId, RunQuery, Status};
 
-use super::finding::{Example, Kind, Remedy, Severity, span};
+use super::finding::{Example, FindingKind, Remedy, Severity, span};
 use super::{Doctor, ProcessSeen};
 use crate::error::EngineError;
 use crate::events;
 use crate::ledger::Ledger;
+use crate::loaded_run::LoadedRun;
 use crate::registry::OWN;
 use crate::runner::learn;
 use crate::schedule;
-use crate::standing::Standing;
 
 impl Doctor<'_> {
-    /// Runs of a status that needs somebody, newest first.
+    /// Loads runs with a status that needs attention, newest first.
     async fn in_need(&mut self, at: &'static str, status: Status) -> Result<Vec<Loaded>, EngineError> {
         let (mut found, mut cursor, mut rows) = (Vec::new(), None, 0);
         let is_all = loop {
@@ -27,7 +27,7 @@ impl Doctor<'_> {
             rows += (page.items.len() + page.bad.len()) as u32;
             self.unreadable(&page.bad);
             for summary in &page.items {
-                // It may be gone or have moved since.
+                // The run may have been deleted or changed after it was listed.
                 let loaded = self.load(summary.run).await?;
                 found.extend(loaded.filter(|loaded| loaded.head.status == status));
             }
@@ -36,11 +36,11 @@ impl Doctor<'_> {
                 None => break true,
             }
         };
-        self.looked(at, rows as usize, is_all);
+        self.scanned(at, rows as usize, is_all);
         Ok(found)
     }
 
-    /// Runs that stand still with an error.
+    /// Reports failed runs.
     pub(super) async fn failed(&mut self) -> Result<(), EngineError> {
         for loaded in self.in_need("failed runs", Status::Failed).await? {
             self.failed_one(&loaded);
@@ -52,7 +52,7 @@ impl Doctor<'_> {
         let run = loaded.head.run;
         let ledger = ledger(loaded);
         let stopped = ledger.stopped.as_ref();
-        let none = Failure::new("unreadable", "its row could not be read, so that it was put aside");
+        let none = Failure::new("unreadable", "the run's row was unreadable, so the run was set to failed");
         let error = stopped.map_or(&none, |stopped| &stopped.error);
         let tried = ledger.failures.last().map(|tried| format!(" (step `{}`)", tried.transition));
         let example = Example {
@@ -68,27 +68,28 @@ impl Doctor<'_> {
         };
         let (kind, what) = match loaded.workflow.as_str() {
             events::WORKFLOW => {
-                (Kind::EventsFailed, format!("events could not be delivered: `{}`", error.code))
+                (FindingKind::EventsFailed, format!("the delivery of events has failed: `{}`", error.code))
             }
             schedule::WORKFLOW => {
-                (Kind::SchedulesStopped, format!("schedules stand still: `{}`", error.code))
+                (FindingKind::SchedulesStopped, format!("schedules have failed: `{}`", error.code))
             }
-            _ if error.code == "crashed" => {
-                (Kind::TriesDying, format!("runs of `{}` have brought processes down", loaded.workflow))
-            }
-            name => (Kind::RunsFailed, format!("runs of `{name}` have failed: `{}`", error.code)),
+            _ if error.code == "crashed" => (
+                FindingKind::AttemptsCrashing,
+                format!("runs of `{}` have crashed processes", loaded.workflow),
+            ),
+            name => (FindingKind::RunsFailed, format!("runs of `{name}` have failed: `{}`", error.code)),
         };
         let why = match kind {
-            Kind::TriesDying => {
-                "a process died under the same step too often; it is not tried again by itself"
+            FindingKind::AttemptsCrashing => {
+                "processes crashed during the same step too often; the step is not retried automatically"
             }
-            _ => "they stand still with that error until somebody retries, moves or cancels them",
+            _ => "they stay failed until an operator retries, moves or cancels them",
         };
         self.findings.add(Severity::Error, kind, what, why, example);
         self.inbox(loaded);
     }
 
-    /// Runs that somebody has put aside.
+    /// Reports suspended runs.
     pub(super) async fn suspended(&mut self) -> Result<(), EngineError> {
         for loaded in self.in_need("suspended runs", Status::Suspended).await? {
             self.suspended_one(&loaded);
@@ -103,34 +104,34 @@ impl Doctor<'_> {
             name: None,
             workflow: Some(loaded.workflow.clone()),
             since: Some(loaded.updated_at),
-            why: format!("put aside for {}", span(self.now.ms_since(loaded.updated_at))),
+            why: format!("suspended for {}", span(self.now.ms_since(loaded.updated_at))),
             remedies: vec![Remedy::Resume(run), Remedy::Cancel(run)],
         };
         let what = format!("runs of `{}` are suspended", loaded.workflow);
-        let why = "somebody has put them aside; nothing happens to them until they are resumed";
-        self.findings.add(Severity::Info, Kind::RunsSuspended, what, why, example);
+        let why = "an operator has suspended them; they do not continue until they are resumed";
+        self.findings.add(Severity::Info, FindingKind::RunsSuspended, what, why, example);
         self.inbox(loaded);
     }
 
-    /// Runs that are due, or will be soon, and those that a dead process owns.
+    /// Checks runs that are due or will be soon, and runs that expired processes own.
     pub(super) async fn due(&mut self) -> Result<(), EngineError> {
-        let dead: Vec<_> = self.engine.inner.dead();
+        let expired: Vec<_> = self.engine.inner.expired();
         let soon = self.now.plus_ms(self.options.soon_ms);
-        let found = self.free_or_of(soon, dead).await?;
-        self.looked("runs that are due or will be", found.len(), found.len() < self.options.limit as usize);
+        let found = self.free_or_of(soon, expired).await?;
+        self.scanned("runs that are due now or soon", found.len(), found.len() < self.options.limit as usize);
         for loaded in found {
             self.due_one(&loaded).await?;
         }
         Ok(())
     }
 
-    /// Runs that nobody owns and that are due by then, and runs that one of these processes owns. They are only read.
+    /// Reads unowned runs that are due by `now`, and runs that these processes own. It claims none of them.
     async fn free_or_of(
         &mut self,
         now: Timestamp,
         owners: Vec<ProcessId>,
     ) -> Result<Vec<Loaded>, EngineError> {
-        let claim = Claim { by: None, now, limit: self.options.limit, definitions: None, dead: owners };
+        let claim = Claim { by: None, now, limit: self.options.limit, definitions: None, expired: owners };
         let page = self.engine.store().claim(self.engine.scope(), claim).await?;
         self.unreadable(&page.bad);
         for loaded in &page.items {
@@ -151,16 +152,17 @@ impl Doctor<'_> {
             (Some(since), true) => self.late(loaded, since),
             (None, _) => {}
         }
-        self.tries(loaded);
+        self.attempts(loaded);
         self.inbox(loaded);
         Ok(())
     }
 
     fn unserved(&mut self, loaded: &Loaded, since: Timestamp, missing: Vec<String>) {
         let run = loaded.head.run;
-        let what = format!("nobody serves runs of `{}`: {} missing", loaded.workflow, verb(&missing));
-        let why = "a process takes only runs whose definition, actions and guards it has; this one lacks something, \
-                   and no other has taken them. They have not failed, and go on as soon as somebody can";
+        let what = format!("no process serves runs of `{}`: {} missing", loaded.workflow, verb(&missing));
+        let why = "a process claims only runs whose definition, actions and guards it has; this one lacks something, \
+                   and no other has claimed them. They have not failed, and continue as soon as a process has \
+                   everything they need";
         let example = Example {
             run: Some(run),
             name: None,
@@ -169,7 +171,7 @@ impl Doctor<'_> {
             why: format!("due for {}", span(self.now.ms_since(since))),
             remedies: vec![Remedy::Register(missing), Remedy::Cancel(run)],
         };
-        self.findings.add(Severity::Error, Kind::RunsUnserved, what, why, example);
+        self.findings.add(Severity::Error, FindingKind::RunsUnserved, what, why, example);
     }
 
     fn orphaned(&mut self, loaded: &Loaded, since: Timestamp) {
@@ -179,11 +181,14 @@ impl Doctor<'_> {
             name: None,
             workflow: Some(loaded.workflow.clone()),
             since: Some(since),
-            why: format!("process {owner} died with it {} ago or later", span(self.now.ms_since(since))),
+            why: format!(
+                "process {owner} owned it and has expired; the last commit was {} ago",
+                span(self.now.ms_since(since))
+            ),
             remedies: vec![Remedy::Serve, Remedy::Explain(loaded.head.run)],
         };
-        let what = format!("runs of `{}` are owned by dead processes", loaded.workflow);
-        self.findings.add(Severity::Error, Kind::RunsOrphaned, what, self.why_not_taken(), example);
+        let what = format!("runs of `{}` are owned by expired processes", loaded.workflow);
+        self.findings.add(Severity::Error, FindingKind::RunsOrphaned, what, self.why_not_taken(), example);
     }
 
     fn late(&mut self, loaded: &Loaded, since: Timestamp) {
@@ -195,49 +200,53 @@ impl Doctor<'_> {
             why: format!("late by {}", span(self.now.ms_since(since))),
             remedies: vec![self.to_be_taken(), Remedy::Explain(loaded.head.run)],
         };
-        let what = format!("runs of `{}` are due and nobody takes them", loaded.workflow);
-        self.findings.add(Severity::Error, Kind::RunsLate, what, self.why_not_taken(), example);
+        let what = format!("runs of `{}` are due, but no process claims them", loaded.workflow);
+        self.findings.add(Severity::Error, FindingKind::RunsLate, what, self.why_not_taken(), example);
     }
 
-    /// Other processes that live.
+    /// Returns the number of other processes that are alive.
     fn others(&self) -> usize {
-        self.processes.iter().filter(|seen| seen.lives && !seen.is_this).count()
+        self.processes.iter().filter(|seen| seen.alive && !seen.is_this).count()
     }
 
-    /// Why runs that this process could serve are not taken.
+    /// Explains why runs that this process could serve are not claimed.
     fn why_not_taken(&self) -> String {
-        let (most, free) = (self.engine.inner.options.max_runs, self.engine.inner.room.free());
+        let (most, free) = (self.engine.inner.options.max_runs, self.engine.inner.concurrency.free());
         match (most, free, self.others()) {
-            (0, _, 0) => "no process that works on runs lives; this one only answers".to_owned(),
+            (0, _, 0) => "no process that executes runs is alive; this one only serves requests".to_owned(),
             (0, _, others) => format!(
-                "this process only answers; {others} others live, and are busy, lack something, or only answer too"
+                "this process only serves requests; {others} other processes are alive, but they are busy, lack an \
+                 action or guard, or only serve requests too"
             ),
-            (most, 0, _) => format!("this process works on {most} runs already, which is all it may"),
+            (most, 0, _) => {
+                format!("this process already executes {most} runs, which is its maximum (`engine.max_runs`)")
+            }
             (most, free, others) => format!(
-                "this process has room for {free} of {most} runs and {others} others live: if that lasts, its log says why"
+                "this process could execute {free} more runs (of {most}), and {others} other processes are alive; \
+                 if this persists, check its log"
             ),
         }
     }
 
     fn to_be_taken(&self) -> Remedy {
-        let (most, free) = (self.engine.inner.options.max_runs, self.engine.inner.room.free());
+        let (most, free) = (self.engine.inner.options.max_runs, self.engine.inner.concurrency.free());
         match (most, free) {
             (1.., 0) => Remedy::Advice(
-                "raise `engine.max_runs`, find what takes so long (`runsLong`), or start another process"
+                "raise `engine.max_runs`, find steps that take long (`runsLong`), or start another process"
                     .to_owned(),
             ),
             _ => Remedy::Serve,
         }
     }
 
-    /// Runs that living processes work on.
+    /// Checks runs that live processes own.
     pub(super) async fn at_work(&mut self) -> Result<(), EngineError> {
-        let living: Vec<_> = self.processes.iter().filter(|seen| seen.lives).map(ProcessSeen::id).collect();
+        let living: Vec<_> = self.processes.iter().filter(|seen| seen.alive).map(ProcessSeen::id).collect();
         if living.is_empty() {
             return Ok(());
         }
         let found = self.free_or_of(Timestamp::MIN, living).await?;
-        self.looked("runs that are worked on", found.len(), found.len() < self.options.limit as usize);
+        self.scanned("runs owned by live processes", found.len(), found.len() < self.options.limit as usize);
         for loaded in &found {
             self.at_work_one(loaded);
         }
@@ -245,7 +254,7 @@ impl Doctor<'_> {
     }
 
     pub(super) fn at_work_one(&mut self, loaded: &Loaded) {
-        self.tries(loaded);
+        self.attempts(loaded);
         self.inbox(loaded);
         let taken = self.now.ms_since(loaded.updated_at);
         if self.engine.inner.is_undriven(self.engine.scope(), loaded, self.now) {
@@ -262,12 +271,12 @@ impl Doctor<'_> {
             name: None,
             workflow: Some(loaded.workflow.clone()),
             since: Some(loaded.updated_at),
-            why: format!("process {owner} has been at the same step for {}", span(taken)),
+            why: format!("process {owner} has been running the same step for {}", span(taken)),
             remedies: vec![Remedy::Explain(run), Remedy::Cancel(run)],
         };
         let what = format!("steps of `{}` take long", loaded.workflow);
         let why = "an action has not returned; one without a timeout may never do so";
-        self.findings.add(Severity::Warning, Kind::RunsLong, what, why, example);
+        self.findings.add(Severity::Warning, FindingKind::RunsLong, what, why, example);
     }
 
     fn undriven(&mut self, loaded: &Loaded, idle_ms: u64) {
@@ -277,22 +286,21 @@ impl Doctor<'_> {
             name: None,
             workflow: Some(loaded.workflow.clone()),
             since: Some(loaded.updated_at),
-            why: format!("this process owns it and has not worked on it for {}", span(idle_ms)),
-            remedies: vec![Remedy::TidyUp, Remedy::Explain(run)],
+            why: format!("this process owns it, but has not executed it for {}", span(idle_ms)),
+            remedies: vec![Remedy::RunMaintenance, Remedy::Explain(run)],
         };
-        let what =
-            format!("runs of `{}` are owned by this process and nothing works on them", loaded.workflow);
-        let why = "that is a fault of the engine's: please report it. The next maintenance goes on with them";
-        self.findings.add(Severity::Error, Kind::RunsUndriven, what, why, example);
+        let what = format!("runs of `{}` are owned by this process, but are not executed", loaded.workflow);
+        let why = "this is a bug in the engine: please report it. The next maintenance continues them";
+        self.findings.add(Severity::Error, FindingKind::RunsUndriven, what, why, example);
     }
 
-    /// Steps under which processes have died, and steps that fail again and again.
-    pub(super) fn tries(&mut self, loaded: &Loaded) {
+    /// Reports steps during which processes crashed, and steps that keep failing.
+    pub(super) fn attempts(&mut self, loaded: &Loaded) {
         let run = loaded.head.run;
         let tenant = self.engine.scope().tenant();
-        // Deaths are counted where the run is taken up.
-        let ledger = match Standing::new(&self.engine.inner.registry, tenant, loaded.clone()) {
-            Ok(standing) => standing.ledger,
+        // A crash is counted when the run is loaded for execution, so load it the same way.
+        let ledger = match LoadedRun::new(&self.engine.inner.registry, tenant, loaded.clone()) {
+            Ok(loaded_run) => loaded_run.ledger,
             Err(_) => ledger(loaded),
         };
         let example = |why: String, remedies: Vec<Remedy>| Example {
@@ -306,36 +314,38 @@ impl Doctor<'_> {
         if ledger.stopped.is_some() {
             return;
         }
-        let deaths = ledger.deaths.values().max().copied().unwrap_or(0);
-        if deaths >= self.options.deaths {
+        let crashes = ledger.crashes.values().max().copied().unwrap_or(0);
+        if crashes >= self.options.crashes {
             let most = self.engine.inner.options.max_crashes;
-            let why = format!("{deaths} processes died under it; at {most} it stops with that as its error");
+            let why = format!("{crashes} processes crashed during its step; at {most} crashes the run fails");
             let example = example(why, vec![Remedy::Explain(run), Remedy::Cancel(run)]);
-            let what = format!("processes die under runs of `{}`", loaded.workflow);
-            let why = "a step may bring the process down that tries it: look at the logs of the processes that died";
-            self.findings.add(Severity::Warning, Kind::TriesDying, what, why, example);
+            let what = format!("processes crash while they execute runs of `{}`", loaded.workflow);
+            let why = "a step may crash its process; check the logs of the crashed processes";
+            self.findings.add(Severity::Warning, FindingKind::AttemptsCrashing, what, why, example);
         }
-        for tries in ledger.tries.iter().filter(|tries| tries.failed >= self.options.failures) {
-            let last = ledger.failures.iter().rev().find(|tried| tried.transition == tries.transition);
+        for attempts in ledger.attempts.iter().filter(|attempts| attempts.failed >= self.options.failures) {
+            let last = ledger.failures.iter().rev().find(|tried| tried.transition == attempts.transition);
             let last = last.map(|tried| format!(": {}", tried.error)).unwrap_or_default();
-            let next = tries.next.map(|next| format!(", tried again at {next}")).unwrap_or_default();
+            let next = attempts.next.map(|next| format!(", next attempt at {next}")).unwrap_or_default();
             let example = example(
-                format!("step `{}` has failed {} times{next}{last}", tries.transition, tries.failed),
+                format!("step `{}` has failed {} times{next}{last}", attempts.transition, attempts.failed),
                 vec![Remedy::Explain(run)],
             );
             let (kind, what) = match loaded.workflow.as_str() {
-                events::WORKFLOW => (Kind::EventsFailed, "events cannot be delivered yet".to_owned()),
+                events::WORKFLOW => {
+                    (FindingKind::EventsFailed, "the delivery of events is being retried".to_owned())
+                }
                 name => (
-                    Kind::TriesFailing,
-                    format!("step `{}` of `{name}` fails and is tried again", tries.transition),
+                    FindingKind::AttemptsFailing,
+                    format!("step `{}` of `{name}` fails and is retried", attempts.transition),
                 ),
             };
-            let why = "it goes on by itself when the cause is gone, or stops when its retries are used up";
+            let why = "it continues when the cause is repaired, and fails when its retries are used up";
             self.findings.add(Severity::Warning, kind, what, why, example);
         }
     }
 
-    /// An inbox that is nearly full.
+    /// Reports an inbox that is nearly full.
     pub(super) fn inbox(&mut self, loaded: &Loaded) {
         let (kept, most) = (loaded.inbox.len() as u64, self.engine.inner.limits().inbox);
         if kept * 100 < most * self.options.inbox_percent {
@@ -350,15 +360,15 @@ impl Doctor<'_> {
             name: None,
             workflow: Some(loaded.workflow.clone()),
             since: loaded.inbox.first().map(|message| message.received_at),
-            why: format!("keeps {kept} of {most} signals: {}", names.join(", ")),
+            why: format!("{kept} of {most} messages: {}", names.join(", ")),
             remedies: vec![Remedy::Explain(run), Remedy::Cancel(run)],
         };
         let what = format!("inboxes of runs of `{}` are nearly full", loaded.workflow);
-        let why = "nothing takes these signals where the runs stand; when it is full, signals are refused";
-        self.findings.add(Severity::Warning, Kind::InboxesFull, what, why, example);
+        let why = "the runs do not accept these signals at their current places; a full inbox refuses further signals";
+        self.findings.add(Severity::Warning, FindingKind::InboxesFull, what, why, example);
     }
 
-    /// What a run needs and neither this process has nor workers elsewhere do.
+    /// Lists what a run needs and neither this process nor remote workers have: definition, actions, guards.
     pub(super) async fn missing(&self, loaded: &Loaded) -> Result<Vec<String>, EngineError> {
         let (inner, scope) = (&self.engine.inner, self.engine.scope());
         if inner.registry.by_hash(scope.tenant(), loaded.definition).is_none() {
@@ -367,12 +377,12 @@ impl Doctor<'_> {
         let Some(workflow) = inner.registry.by_hash(scope.tenant(), loaded.definition) else {
             return Ok(vec![format!("definition {} of `{}`", loaded.definition.short(), loaded.workflow)]);
         };
-        let lacks = inner.registry.missing(&workflow.definition, |_, _| false);
-        if lacks.is_empty() {
-            return Ok(lacks);
+        let missing_parts = inner.registry.missing(&workflow.definition, |_, _| false);
+        if missing_parts.is_empty() {
+            return Ok(missing_parts);
         }
         let known = inner.catalogue_of(scope).await?;
-        Ok(inner.registry.missing(&workflow.definition, |name, version| known.does(name, version)))
+        Ok(inner.registry.missing(&workflow.definition, |name, version| known.offers_action(name, version)))
     }
 }
 
@@ -382,17 +392,17 @@ impl ProcessSeen {
     }
 }
 
-/// `action `x` is`, `action `x`, guard `y` are`.
+/// Joins the missing items with the matching verb: "action `x` is", "action `x`, guard `y` are".
 fn verb(missing: &[String]) -> String {
     format!("{} {}", missing.join(", "), if missing.len() == 1 { "is" } else { "are" })
 }
 
-/// What is recorded beside a run's snapshot, as far as it can be read.
+/// Reads the ledger of a run. An unreadable ledger counts as empty.
 pub(super) fn ledger(loaded: &Loaded) -> Ledger {
-    Ledger::read(loaded.attempt.as_ref()).unwrap_or_default()
+    Ledger::read(loaded.ledger.as_ref()).unwrap_or_default()
 }
 
-/// The run is the engine's own: a schedule, an event.
+/// Returns `true` for the engine's own runs: schedules and events.
 pub(super) fn is_own(loaded: &Loaded) -> bool {
     loaded.workflow.starts_with(OWN)
 }

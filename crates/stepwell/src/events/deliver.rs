@@ -1,149 +1,138 @@
-//! Delivers an event: it starts workflows and wakes runs, a bounded number in each commit, each exactly once.
+//! Delivery of an event: starts workflows and wakes runs, a bounded number per commit, each exactly once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell_core::expr::Expr;
-use stepwell_core::graph::AwaitedEvent;
+use stepwell_core::graph::{AwaitedEvent, open_waits};
 use stepwell_core::limits::json_bytes;
 use stepwell_core::retry::Retry;
-use stepwell_core::spec::{Guard, StartOn, Transition};
-use stepwell_core::starter::{Filtered, Occurrence, Starting};
-use stepwell_core::topic::{after, of_name, topic};
-use stepwell_core::{Definition, Event, Name, Refusal, Rejected, RunId, Snapshot, Spec, dispatch};
-use stepwell_store::{Record, RecordQuery, WaitQuery, WaitRow, WaitsOf};
+use stepwell_core::spec::{Guard, Transition, TriggerKind};
+use stepwell_core::topic::{after, name_range, topic};
+use stepwell_core::trigger::{Filtered, Occurrence, TriggerMatch};
+use stepwell_core::{Definition, Input, Name, Refusal, Rejected, RunId, Snapshot, Spec, dispatch};
+use stepwell_store::{Record, RecordQuery, StoreError, TenantScope, WaitFilter, WaitQuery, WaitRow};
 
 use super::index::{column, says};
 use super::log::trigger_column;
-use super::{Kept, WORKFLOW};
+use super::{StoredEvent, WORKFLOW};
 use crate::action::ActionError;
 use crate::cx::Cx;
-use crate::engine::Builder;
+use crate::engine::{Builder, Inner};
 use crate::error::EngineError;
-use crate::post::Says;
+use crate::inbox::MessageBody;
 use crate::registry::Workflow;
 use crate::start::{OWN_START, Start, run_of};
 
 const DELIVER: &str = "stepwell.event.deliver";
-/// Runs that are started or woken in one commit.
+/// Sorts after a topic and before all others that begin with it.
+const NEXT: char = '\u{1}';
+/// Maximum number of runs started or woken in one commit.
 const AT_ONCE: usize = 100;
-/// Triggers that are asked in one commit, also if they start nothing.
-const ASKED_AT_ONCE: usize = 500;
-/// So many triggers are kept with everything that their filters have read.
+/// Maximum number of triggers evaluated in one commit, also if they start nothing.
+const MAX_TRIGGERS_PER_COMMIT: usize = 500;
+/// Number of trigger outcomes that keep the values that the filter has read. Later ones drop them.
 const MAX_DETAILED: usize = 200;
-/// Characters of an error that are kept.
+/// Maximum length of a stored error, in characters.
 const MAX_ERROR: usize = 500;
-/// Bytes that are sent in one commit, unless a single run gets more.
-const BYTES_AT_ONCE: usize = 1_024 * 1_024;
+/// Maximum number of payload bytes sent in one commit. A single run may get more.
+const MAX_PAYLOAD_BYTES_PER_COMMIT: usize = 1_024 * 1_024;
 
-/// An event on its way: the state of its run.
+/// An event being delivered: the state of its run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Delivery {
-    /// The event.
-    pub(crate) event: Kept,
-    /// What triggers have made of it.
+    pub(crate) event: StoredEvent,
+    /// Outcome at each trigger.
     #[serde(default)]
-    pub(crate) triggers: Vec<Outcome>,
-    /// Runs it was sent to.
+    pub(crate) triggers: Vec<TriggerOutcome>,
+    /// Number of waiting runs that the event was sent to.
     #[serde(default)]
     pub(crate) sent: u64,
-    /// Runs whose filter did not take it.
+    /// Number of waiting runs whose filter did not match.
     #[serde(default)]
-    pub(crate) passed_over: u64,
-    /// How far it has come.
+    pub(crate) filtered_out: u64,
     #[serde(default)]
     at: At,
-    /// There is more to do.
+    /// Another commit is needed.
     #[serde(default)]
     more: bool,
 }
 
-/// How far the delivery of an event has come.
+/// Progress of a delivery.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct At {
-    /// Triggers up to this one have been asked: its workflow and its id.
+    /// Workflow and id of the last trigger that was evaluated. Triggers are evaluated in this order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trigger: Option<(Name, Name)>,
-    /// It goes on with waits from this topic on.
+    /// First topic of waits that is still to be examined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     from: Option<String>,
-    /// In the middle of the waits for this topic.
+    /// Topic whose waits are partly done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
-    /// After this one of them.
+    /// Cursor within the waits of `topic`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<String>,
-    /// Everybody who waited has been told.
+    /// All waiting runs have been sent the event.
     #[serde(default)]
     is_told: bool,
 }
 
-/// What a trigger has made of an event.
+/// The outcome of an event at a trigger.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcome {
-    /// The workflow.
+pub struct TriggerOutcome {
     pub workflow: Name,
-    /// Its trigger.
+    /// Id of the trigger.
     pub trigger: Name,
-    /// The edition of the workflow.
+    /// Version of the workflow that was evaluated.
     pub version: u32,
-    /// What came of it.
     #[serde(flatten)]
-    pub came_to: CameTo,
+    pub result: TriggerResult,
 }
 
-/// What came of an event at a trigger.
+/// The outcome of an event at a trigger.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum CameTo {
-    /// A run was started.
-    Started {
-        /// The run.
-        run: RunId,
-    },
-    /// A run that another event has started is there for the same key.
-    Deduplicated {
-        /// The run.
-        run: RunId,
-    },
-    /// Its filter said no.
+pub enum TriggerResult {
+    /// The event started a run.
+    Started { run: RunId },
+    /// An earlier event with the same deduplication key started a run.
+    Deduplicated { run: RunId },
+    /// The trigger's filter did not match.
     Filtered(Filtered),
-    /// No run could be started.
-    Refused {
-        /// Why.
-        error: String,
-    },
+    /// The trigger could not start a run.
+    Refused { error: String },
 }
 
-impl CameTo {
-    /// Leaves out what is too long to be kept, the more so the more there is of it.
+impl TriggerResult {
+    /// Drops details to bound the size of the state: `before` is the number of outcomes stored so far.
     fn shorten(&mut self, before: usize) {
         match self {
-            CameTo::Filtered(filtered) if before >= MAX_DETAILED => filtered.values.clear(),
-            CameTo::Refused { error } if error.chars().count() > MAX_ERROR => {
+            TriggerResult::Filtered(filtered) if before >= MAX_DETAILED => filtered.values.clear(),
+            TriggerResult::Refused { error } if error.chars().count() > MAX_ERROR => {
                 *error = error.chars().take(MAX_ERROR).chain("…".chars()).collect();
             }
             _ => {}
         }
     }
 
-    /// The word for it.
+    /// Returns the name of the outcome, as used in JSON.
     pub fn word(&self) -> &'static str {
         match self {
-            CameTo::Started { .. } => "started",
-            CameTo::Deduplicated { .. } => "deduplicated",
-            CameTo::Filtered(_) => "filtered",
-            CameTo::Refused { .. } => "refused",
+            TriggerResult::Started { .. } => "started",
+            TriggerResult::Deduplicated { .. } => "deduplicated",
+            TriggerResult::Filtered(_) => "filtered",
+            TriggerResult::Refused { .. } => "refused",
         }
     }
 }
 
 impl Delivery {
-    pub(crate) fn new(event: Kept) -> Self {
+    pub(crate) fn new(event: StoredEvent) -> Self {
         let (at, triggers) = (At::default(), Vec::new());
-        Delivery { event, triggers, sent: 0, passed_over: 0, at, more: false }
+        Delivery { event, triggers, sent: 0, filtered_out: 0, at, more: false }
     }
 
     pub(crate) fn read(snapshot: &Snapshot) -> Result<Self, EngineError> {
@@ -152,13 +141,13 @@ impl Delivery {
     }
 }
 
-/// Every engine delivers events.
+/// Registers the workflow and the action that deliver events.
 pub(super) fn equip(builder: Builder) -> Builder {
-    builder.workflow(definition()).action(DELIVER, deliver)
+    builder.own_workflow(definition()).action(DELIVER, deliver)
 }
 
 fn definition() -> Definition {
-    // A store that is away comes back; meanwhile nothing is lost.
+    // Retry without a limit: the event is stored, so nothing is lost while the store is unavailable.
     let retry = Retry { attempts: u32::MAX, ..Retry::default() };
     let more = || Guard::Expr("context.more".to_owned());
     let spec = Spec::new(WORKFLOW)
@@ -169,114 +158,121 @@ fn definition() -> Definition {
         .transition(Transition::new("deliver", "accepted", "counted").action(DELIVER).retry(retry))
         .transition(Transition::new("again", "counted", "accepted").guard(more()))
         .transition(Transition::new("done", "counted", "delivered").guard(Guard::Not(Box::new(more()))));
-    spec.build().expect("the workflow of events is sound: every engine's tests build it")
+    spec.build().expect("the workflow of events is valid: every engine's tests build it")
 }
 
-/// Delivers the event to as many as one commit takes: first to those who wait, then to triggers. The two share no commit, so
-/// that whatever is wrong with triggers keeps nobody waiting.
+/// Delivers the event to as many runs as one commit allows: first to waiting runs, then to triggers. The two share no
+/// commit, so that a faulty trigger does not delay waiting runs.
 async fn deliver(cx: Cx) -> Result<Value, ActionError> {
     let mut state: Delivery = cx.state()?;
     let bytes = json_bytes(&state.event.data).max(1);
-    let room = AT_ONCE.min(BYTES_AT_ONCE / bytes).max(1);
+    let remaining = AT_ONCE.min(MAX_PAYLOAD_BYTES_PER_COMMIT / bytes).max(1);
     let before = state.sent;
     if state.event.only.is_none() && !state.at.is_told {
-        state.at.is_told = wake_all(&cx, &mut state, room).await? > 0;
+        state.at.is_told = wake_all(&cx, &mut state, remaining).await? > 0;
     }
     let is_over = state.event.only.is_some() || state.at.is_told;
     state.more = match is_over && state.sent == before {
-        true => start_all(&cx, &mut state, room).await? == 0,
+        true => start_all(&cx, &mut state, remaining).await? == 0,
         false => true,
     };
     cx.set_state(&state)?;
     Ok(Value::Null)
 }
 
-/// Asks the triggers, in the order of their workflows' names; gives how much room is left.
-async fn start_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usize, ActionError> {
+/// Evaluates the triggers, ordered by workflow name and trigger id. Returns the number of runs that the commit still
+/// has room for; 0 if it is full.
+async fn start_all(cx: &Cx, state: &mut Delivery, mut remaining: usize) -> Result<usize, ActionError> {
     let (mut bytes, mut asked) = (0, 0);
     // Reload: another process may have published a trigger before this event was accepted.
     cx.inner().catalogues.read_again(cx.scope().tenant());
-    let mut workflows = cx.inner().triggered(cx.scope()).await?;
+    // An unreadable workflow is logged. Its triggers do not see this event.
+    let mut workflows = cx.inner().triggered(cx.scope()).await?.items;
     workflows.sort_by(|a, b| a.definition.name().cmp(b.definition.name()));
     for workflow in &workflows {
         let definition = &workflow.definition;
-        let mut starters: Vec<_> = definition.starters().iter().enumerate().collect();
-        starters.sort_by(|(_, a), (_, b)| a.id.cmp(&b.id));
-        for (index, starter) in starters {
-            let here = (definition.name().clone(), starter.id.clone());
+        let mut triggers: Vec<_> = definition.triggers().iter().enumerate().collect();
+        triggers.sort_by(|(_, a), (_, b)| a.id.cmp(&b.id));
+        for (index, trigger) in triggers {
+            let here = (definition.name().clone(), trigger.id.clone());
             let concerned = match &state.event.only {
-                Some(only) => *only == here && matches!(starter.on, StartOn::Webhook(_)),
-                None => starter.on.event() == Some(&state.event.name),
+                Some(only) => *only == here && matches!(trigger.on, TriggerKind::Webhook(_)),
+                None => trigger.on.event() == Some(&state.event.name),
             };
             if !concerned || state.at.trigger.as_ref().is_some_and(|asked| *asked >= here) {
                 continue;
             }
-            if room == 0 || bytes >= BYTES_AT_ONCE || asked >= ASKED_AT_ONCE {
+            if remaining == 0 || bytes >= MAX_PAYLOAD_BYTES_PER_COMMIT || asked >= MAX_TRIGGERS_PER_COMMIT {
                 return Ok(0);
             }
             asked += 1;
-            let (mut came_to, brought) = ask(cx, workflow, index, &here, &state.event).await?;
+            let (mut result, brought) = ask(cx, workflow, index, &here, &state.event).await?;
             bytes += brought;
-            room -= usize::from(matches!(came_to, CameTo::Started { .. }));
-            came_to.shorten(state.triggers.len());
-            cx.shade(column(trigger_column(&here.0, &here.1), came_to.word().to_owned()))?;
+            remaining -= usize::from(matches!(result, TriggerResult::Started { .. }));
+            result.shorten(state.triggers.len());
+            cx.set_shadow(column(trigger_column(&here.0, &here.1), result.word().to_owned()))?;
             let (version, (workflow, trigger)) = (definition.version(), here.clone());
-            state.triggers.push(Outcome { workflow, trigger, version, came_to });
+            state.triggers.push(TriggerOutcome { workflow, trigger, version, result });
             state.at.trigger = Some(here);
         }
     }
-    Ok(room)
+    Ok(remaining)
 }
 
-/// Has a trigger start a run, if the event concerns it.
+/// Evaluates one trigger and starts a run if it matches. Returns the outcome and the size of the input in bytes.
 async fn ask(
     cx: &Cx,
     workflow: &Workflow,
     index: usize,
     (name, trigger): &(Name, Name),
-    event: &Kept,
-) -> Result<(CameTo, usize), ActionError> {
+    event: &StoredEvent,
+) -> Result<(TriggerResult, usize), ActionError> {
     let meta = event.meta();
     let occurrence = Occurrence { data: &event.data, meta: &meta, now: cx.now() };
-    let (input, key) = match workflow.definition.starting(index, occurrence) {
-        Ok(Starting::Begins { input, key }) => (input, key),
-        Ok(Starting::Filtered(filtered)) => return Ok((CameTo::Filtered(filtered), 0)),
-        Err(error) => return Ok((CameTo::Refused { error: error.to_string() }, 0)),
+    let (input, key) = match workflow.definition.match_trigger(index, occurrence) {
+        Ok(TriggerMatch::Starts { input, key }) => (input, key),
+        Ok(TriggerMatch::Filtered(filtered)) => return Ok((TriggerResult::Filtered(filtered), 0)),
+        Err(error) => return Ok((TriggerResult::Refused { error: error.to_string() }, 0)),
     };
     let bytes = json_bytes(&input);
     let mut start = Start::new(name.clone()).input(&input).pinned(workflow.definition.hash());
+    start = start.by(Some(format!("event:{}", cx.run())));
     if let Some(key) = key {
         let key = format!("trigger:{}", topic(&format!("{name}\u{1f}{trigger}"), None, Some(&key)));
         let query = RecordQuery::Key { operation: OWN_START.to_owned(), key: key.clone(), now: cx.now() };
         let known = cx.store().records(cx.scope(), query).await?.items.into_iter().next();
         if let Some(Record::Key(record)) = known {
-            return Ok((CameTo::Deduplicated { run: run_of(record.answer.as_ref())? }, 0));
+            return Ok((TriggerResult::Deduplicated { run: run_of(record.answer.as_ref())? }, 0));
         }
-        start = start.engine_key(key).whatever();
+        start = start.engine_key(key).ignore_input();
     }
-    // One that cannot begin is not to hold the others up.
+    // A start that is refused must not delay the others.
     let run = RunId::new(cx.new_id());
     match cx.inner().fresh(cx.scope(), &start, run, None).await {
         Err(EngineError::Store(error)) => return Err(error.into()),
-        Err(error) => return Ok((CameTo::Refused { error: error.to_string() }, 0)),
+        Err(error) => return Ok((TriggerResult::Refused { error: error.to_string() }, 0)),
         Ok(_) => cx.stage_start(run, start)?,
     }
-    Ok((CameTo::Started { run }, bytes))
+    Ok((TriggerResult::Started { run }, bytes))
 }
 
-/// Sends the event to the runs that wait for it; gives how much room is left.
-async fn wake_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usize, ActionError> {
-    while room > 0 {
-        let Some(topic) = next_topic(cx, state).await? else { return Ok(room) };
-        let of = WaitsOf::Topic(topic.clone());
-        let query = WaitQuery { of, limit: room as u32, cursor: state.at.after.clone() };
+/// Sends the event to the runs that wait for it. Returns the number of runs that the commit still has room for; 0 if it
+/// is full.
+async fn wake_all(cx: &Cx, state: &mut Delivery, mut remaining: usize) -> Result<usize, ActionError> {
+    while remaining > 0 {
+        let Some(topic) = next_topic(cx, state).await? else { return Ok(remaining) };
+        let of = WaitFilter::Topic(topic.clone());
+        let query = WaitQuery { of, limit: remaining as u32, cursor: state.at.after.clone() };
         let page = cx.store().waits(cx.scope(), query).await?;
+        for row in &page.bad {
+            tracing::error!(%row, "a wait is unreadable, so its run does not get the event");
+        }
         for row in &page.items {
-            room -= 1;
-            // A wait that opened when the event's time was over is not among those that it is for.
+            remaining -= 1;
+            // A wait that opened after the event expired does not get it.
             let is_in_time = row.wait.since < state.event.until;
             if is_in_time && concerns(cx, row, &state.event).await? {
-                let says = Says::Event {
+                let says = MessageBody::Event {
                     activation: row.wait.activation,
                     event: cx.run(),
                     name: state.event.name.clone(),
@@ -286,7 +282,7 @@ async fn wake_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usiz
                 cx.post(says.to(row.run))?;
                 state.sent += 1;
             } else {
-                state.passed_over += 1;
+                state.filtered_out += 1;
             }
         }
         match page.next {
@@ -300,20 +296,24 @@ async fn wake_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usiz
     Ok(0)
 }
 
-/// The next topic of waits that the event concerns: the one it is in the middle of, or the next for which there are waits.
+/// Returns the next topic of waits that match the event: the one that is partly done, or the next one that has waits.
 async fn next_topic(cx: &Cx, state: &mut Delivery) -> Result<Option<String>, ActionError> {
     if let Some(topic) = &state.at.topic {
         return Ok(Some(topic.clone()));
     }
     let event = &state.event;
-    let (first, before) = of_name(&event.name);
+    let (first, before) = name_range(&event.name);
     let mut from = state.at.from.take().unwrap_or(first);
     let found = loop {
-        let of = WaitsOf::FirstTopic { from: from.clone(), before: before.clone() };
-        let query = WaitQuery { of, limit: 1, cursor: None };
-        let Some(row) = cx.store().waits(cx.scope(), query).await?.items.pop() else { break None };
-        let known = row.wait.topic.clone().unwrap_or_default();
-        let wanted = awaited(&row).and_then(|wait| match (&wait.of, &wait.key) {
+        let Some(first) = cx.inner().first_wait(cx.scope(), &from, &before).await? else { break None };
+        let known = first.topic.clone();
+        let group = after(&known).unwrap_or_else(|| before.clone());
+        // Every wait with the same expression gives the same answer, so one readable wait is enough.
+        let wait = match first.row.as_ref().and_then(awaited) {
+            Some(wait) => Some(wait),
+            None => representative(cx, &known, &group).await?,
+        };
+        let wanted = wait.and_then(|wait| match (&wait.of, &wait.key) {
             (_, None) => Some(known.clone()),
             (None, Some(_)) => event.key.as_ref().map(|key| topic(&event.name, None, Some(key))),
             (Some(of), Some(_)) => {
@@ -321,39 +321,124 @@ async fn next_topic(cx: &Cx, state: &mut Delivery) -> Result<Option<String>, Act
                 Some(topic(&event.name, Some(of), Some(&says)))
             }
         });
-        // What is asked the same way and comes before was asked already.
+        // Smaller topics with the same correlation expression are already done.
         match wanted {
             Some(wanted) if wanted >= from => break Some(wanted),
-            _ => from = after(&known).unwrap_or_else(|| before.clone()),
+            _ => from = group,
         }
     };
     state.at.from = Some(from);
     Ok(found)
 }
 
-/// What a wait is for, as it is on record.
+/// Returns the event that the waits of a group are for: those with topics from `first` to before `group_end`, which
+/// have the same correlation expression. Waits whose stored detail cannot be read are skipped, if another one has the
+/// same expression.
+async fn representative(cx: &Cx, first: &str, group_end: &str) -> Result<Option<AwaitedEvent>, ActionError> {
+    let mut known = first.to_owned();
+    loop {
+        let mut cursor = None;
+        loop {
+            let query = WaitQuery { of: WaitFilter::Topic(known.clone()), limit: AT_ONCE as u32, cursor };
+            let page = cx.store().waits(cx.scope(), query).await?;
+            for row in &page.items {
+                if let Some(wait) = awaited(row) {
+                    return Ok(Some(wait));
+                }
+                tracing::error!(run = %row.run, "the stored detail of a wait is unreadable");
+                if let Some(wait) = awaited_by_run(cx, row.run, &known).await? {
+                    return Ok(Some(wait));
+                }
+            }
+            for row in &page.bad {
+                tracing::error!(%row, "a wait is unreadable");
+                let Some(run) = row.run else { continue };
+                if let Some(wait) = awaited_by_run(cx, run, &known).await? {
+                    return Ok(Some(wait));
+                }
+            }
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => break,
+            }
+        }
+        let following = format!("{known}{NEXT}");
+        match cx.inner().first_wait(cx.scope(), &following, group_end).await? {
+            Some(next) => known = next.topic,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// Returns the event with this topic that a run waits for, computed from the run's state.
+async fn awaited_by_run(cx: &Cx, run: RunId, topic: &str) -> Result<Option<AwaitedEvent>, ActionError> {
+    match cx.inner().load(cx.scope(), run).await {
+        Ok(loaded_run) => {
+            let open = open_waits(loaded_run.definition(), &loaded_run.snapshot).into_iter();
+            Ok(open.filter_map(|wait| wait.event).find(|event| event.topic() == topic))
+        }
+        Err(EngineError::Store(error)) if !matches!(error, StoreError::Bad(_)) => Err(error.into()),
+        // This run is unreadable too.
+        Err(_) => Ok(None),
+    }
+}
+
+/// The first wait within a range of topics.
+pub(crate) struct FirstWait {
+    pub(crate) topic: String,
+    /// `None` if the wait cannot be read.
+    pub(crate) row: Option<WaitRow>,
+}
+
+impl Inner {
+    /// Returns the first wait in a range of topics, also if it cannot be read.
+    pub(crate) async fn first_wait(
+        &self,
+        scope: TenantScope,
+        from: &str,
+        before: &str,
+    ) -> Result<Option<FirstWait>, StoreError> {
+        let of = WaitFilter::FirstTopic { from: from.to_owned(), before: before.to_owned() };
+        let mut page = self.store.waits(scope, WaitQuery { of, limit: 1, cursor: None }).await?;
+        match (page.items.pop(), page.next, page.bad.pop()) {
+            (Some(row), ..) => {
+                let topic = row.wait.topic.clone().unwrap_or_default();
+                Ok(Some(FirstWait { topic, row: Some(row) }))
+            }
+            (None, Some(topic), _) => Ok(Some(FirstWait { topic, row: None })),
+            // Its topic is unreadable too. An empty answer would hide all waits behind it.
+            (None, None, Some(row)) => Err(StoreError::Bad(row)),
+            (None, None, None) => Ok(None),
+        }
+    }
+}
+
+/// Reads the event that a wait is for from the wait's stored detail.
 fn awaited(row: &WaitRow) -> Option<AwaitedEvent> {
     let detail: Value = serde_json::from_slice(&row.wait.detail).ok()?;
     AwaitedEvent::deserialize(detail.get("event")?).ok()
 }
 
-/// The filter of a wait takes the event, as far as that can be told now.
-async fn concerns(cx: &Cx, row: &WaitRow, event: &Kept) -> Result<bool, ActionError> {
+/// Returns `false` if the filter of a wait certainly does not match the event. The run decides when it consumes the
+/// event.
+async fn concerns(cx: &Cx, row: &WaitRow, event: &StoredEvent) -> Result<bool, ActionError> {
     if !awaited(row).is_some_and(|wait| wait.is_filtered) {
         return Ok(true);
     }
-    let standing = match cx.inner().load(cx.scope(), row.run).await {
-        Ok(standing) => standing,
+    let loaded_run = match cx.inner().load(cx.scope(), row.run).await {
+        Ok(loaded_run) => loaded_run,
         Err(EngineError::NoRun(_)) => return Ok(false),
-        // Whoever can read it decides.
+        // The run is unreadable here. A process that can read it decides.
         Err(_) => return Ok(true),
     };
-    let says = Event::Answered {
+    let says = Input::Answered {
         activation: row.wait.activation,
         signal: event.name.clone(),
         payload: event.data.clone(),
     };
     let answers = stepwell_core::Answers::none();
-    let decided = dispatch(standing.definition(), &standing.snapshot, &says, &answers, cx.now());
-    Ok(!matches!(decided, Err(Rejected::Refused(Refusal::GuardSaidNo { .. }))))
+    let decided = dispatch(loaded_run.definition(), &loaded_run.snapshot, &says, &answers, cx.now());
+    // After a refusal this wait is not offered the event again, even if the run's data changes.
+    // Only a wait with a timeout queries the event once more, when the timeout has passed (`ask.rs`).
+    Ok(!matches!(decided, Err(Rejected::Refused(Refusal::GuardRejected { .. }))))
 }

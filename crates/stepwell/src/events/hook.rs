@@ -1,5 +1,5 @@
-//! Webhooks: somebody outside calls, and a trigger of a workflow hears of it. A call is an event that concerns that trigger alone,
-//! so it is accepted once, delivered like any other, and in the trigger's log.
+//! Webhooks: an HTTP call from outside starts a workflow. A call becomes an event for one trigger. So it is accepted
+//! once, delivered like other events, and recorded in the trigger's log.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Map, Value, json};
 use sha2::Sha256;
 use stepwell_core::Name;
-use stepwell_core::spec::{OnWebhook, Signature, StartOn};
+use stepwell_core::spec::{OnWebhook, Signature, TriggerKind};
 use stepwell_core::topic::digest;
 use stepwell_store::{TenantId, TenantScope};
 
@@ -17,27 +17,25 @@ use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::secrets;
 
-/// The name of events that are calls from outside.
+/// Name of the events that webhook calls become.
 pub const EVENT: &str = "webhook";
-/// By how much the time of a signed call may differ from ours, in seconds.
+/// Maximum difference between the time of a signed call and the engine's clock, in seconds.
 const TOLERANCE_S: i64 = 300;
-/// What a secret of Standard Webhooks is written with in front.
+/// Prefix of Standard Webhooks secrets.
 const SECRET: &str = "whsec_";
-/// Headers that say who somebody is: nobody else is to read them.
+/// Headers with credentials. They are not passed on to workflows.
 const PRIVATE: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
 
-/// A call from outside.
+/// An HTTP call to a webhook.
 #[derive(Debug, Clone, Copy)]
 pub struct HookCall<'a> {
-    /// Where it was made, below where such calls are taken.
+    /// Path of the call, relative to the root of webhooks.
     pub path: &'a str,
-    /// How.
     pub method: &'a str,
-    /// Its query, in its order.
+    /// Query parameters, in order.
     pub query: &'a [(String, String)],
-    /// Its headers, by name in lower case.
+    /// Headers, with lower-case names.
     pub headers: &'a [(String, String)],
-    /// Its body.
     pub body: &'a [u8],
 }
 
@@ -48,24 +46,24 @@ impl HookCall<'_> {
     }
 }
 
-/// Why a call was not accepted.
+/// A webhook call that was not accepted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum HookError {
-    /// No workflow is called there.
-    #[error("nothing is called at `{0}`")]
+    /// No workflow has a webhook at this path.
+    #[error("there is no webhook at `{0}`")]
     Unknown(String),
-    /// It is not signed as it has to be. Whoever called is not told more.
-    #[error("the call is not signed as it has to be")]
+    /// The signature is missing or invalid. The caller gets no details.
+    #[error("the signature is missing or invalid")]
     Unsigned,
-    /// Its body is not what it says.
-    #[error("the body is not what `Content-Type` says: {0}")]
+    /// The body does not have its declared content type.
+    #[error("the body does not match its `Content-Type`: {0}")]
     Body(String),
-    /// The engine could not.
+    /// The engine or the store failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// A trigger that is called.
+/// A webhook trigger of a workflow.
 struct Hook {
     workflow: Name,
     trigger: Name,
@@ -73,8 +71,8 @@ struct Hook {
 }
 
 impl Engine {
-    /// Takes a call from outside for a tenant: every trigger that is called there and for which it is signed hears of it, once
-    /// for each id that the call has. Nobody has to know whether there is such a tenant.
+    /// Accepts a webhook call for a tenant. Each trigger at this path whose signature is valid gets it, once per id of
+    /// the call. An unknown tenant gives the same error as an unknown path.
     pub async fn hook(&self, scope: TenantScope, call: HookCall<'_>) -> Result<Vec<Emitted>, HookError> {
         self.permit(Permission::Manage)?;
         self.scoped(scope).called(call).await
@@ -82,7 +80,7 @@ impl Engine {
 
     async fn called(&self, call: HookCall<'_>) -> Result<Vec<Emitted>, HookError> {
         let path = call.path.trim_matches('/');
-        // Whoever calls may make tenants up: nothing is remembered of them, and nothing is started for them.
+        // The tenant comes from the caller and may not exist. Cache nothing and start nothing for it.
         let hooks =
             if self.inner.is_tenant(self.scope).await? { self.hooks_at(path).await? } else { Vec::new() };
         if hooks.is_empty() {
@@ -93,7 +91,7 @@ impl Engine {
             match self.checked(&hook.on, &call).await {
                 Ok(Some(id)) => signed.push((hook, id)),
                 Ok(None) => {}
-                // What is wrong with one is not the others' affair.
+                // A fault of one trigger must not affect the others.
                 Err(error) => broken = Some(error),
             }
         }
@@ -115,13 +113,13 @@ impl Engine {
 
     async fn hooks_at(&self, path: &str) -> Result<Vec<Hook>, EngineError> {
         let mut found = Vec::new();
-        for workflow in self.inner.triggered(self.scope).await? {
+        for workflow in self.inner.triggered(self.scope).await?.items {
             let definition = &workflow.definition;
-            for starter in definition.starters() {
-                if let StartOn::Webhook(on) = &starter.on
+            for trigger in definition.triggers() {
+                if let TriggerKind::Webhook(on) = &trigger.on
                     && on.path.trim_matches('/') == path
                 {
-                    let (workflow, trigger) = (definition.name().clone(), starter.id.clone());
+                    let (workflow, trigger) = (definition.name().clone(), trigger.id.clone());
                     found.push(Hook { workflow, trigger, on: on.clone() });
                 }
             }
@@ -129,29 +127,29 @@ impl Engine {
         Ok(found)
     }
 
-    /// The id of a call that is signed as it has to be, if it has one; `None` = it is not signed so.
+    /// Checks the signature. Returns `None` if it is invalid, otherwise the id of the call, if it has one.
     async fn checked(
         &self,
         on: &OnWebhook,
         call: &HookCall<'_>,
     ) -> Result<Option<Option<String>>, EngineError> {
         let Some(name) = &on.secret else { return Ok(Some(own_id(&on.signature, call))) };
-        let missing = |why: String| EngineError::Invalid(format!("the secret `{name}` of a webhook: {why}"));
+        let missing = |why: String| EngineError::Invalid(format!("secret `{name}` of a webhook: {why}"));
         if !secrets::is_name(name) {
-            return Err(missing("a name is letters, digits and `_`".to_owned()));
+            return Err(missing("a name consists of letters, digits and `_`".to_owned()));
         }
         let secrets = self.inner.registry.secrets.as_ref();
-        let secrets = secrets.ok_or_else(|| missing("this engine has no secrets".to_owned()))?;
+        let secrets = secrets.ok_or_else(|| missing("this engine has no source of secrets".to_owned()))?;
         let secret = secrets.secret(self.scope, name).await.map_err(missing)?;
         let secret = secret.filter(|secret| !secret.is_empty());
-        let secret = secret.ok_or_else(|| missing("there is none of this name".to_owned()))?;
+        let secret = secret.ok_or_else(|| missing("it does not exist or is empty".to_owned()))?;
         let now_s = self.now().micros() / 1_000_000;
         Ok(is_signed(&on.signature, call, &secret, now_s).then(|| own_id(&on.signature, call)))
     }
 }
 
 impl Inner {
-    /// There is such a tenant: somebody here has named it, or it has something in the store.
+    /// Returns `true` if the tenant exists: this process has used it, or it has rows in the store.
     async fn is_tenant(&self, scope: TenantScope) -> Result<bool, EngineError> {
         let tenant = scope.tenant();
         if self.lock_tenants().contains(&tenant) {
@@ -163,13 +161,13 @@ impl Inner {
     }
 }
 
-/// What makes a call another one than those before.
+/// Returns the id by which duplicates of a call are recognised.
 fn own_id(signature: &Signature, call: &HookCall<'_>) -> Option<String> {
     let id = match signature {
         Signature::Standard => call.header("webhook-id"),
         Signature::Github => call.header("x-github-delivery"),
         Signature::Header { id: Some(id), .. } => call.header(id),
-        // The same body, signed the same way, is the same call.
+        // Without an id header, the same body is the same call.
         Signature::Header { id: None, header, .. } => {
             call.header(header)?;
             return Some(digest(call.body));
@@ -192,7 +190,7 @@ fn is_signed(signature: &Signature, call: &HookCall<'_>, secret: &str, now_s: i6
     }
 }
 
-/// Signed after the Standard Webhooks scheme, and not too long ago.
+/// Checks a Standard Webhooks signature and its age.
 fn is_standard(call: &HookCall<'_>, secret: &str, now_s: i64) -> bool {
     let (Some(id), Some(time), Some(given)) =
         (call.header("webhook-id"), call.header("webhook-timestamp"), call.header("webhook-signature"))
@@ -214,7 +212,7 @@ fn is_standard(call: &HookCall<'_>, secret: &str, now_s: i64) -> bool {
     })
 }
 
-/// The signature is that of these parts; how long it takes to tell does not depend on how much of it is right.
+/// Checks an HMAC-SHA256 of the concatenated parts, in constant time.
 fn matches(key: &[u8], parts: &[&[u8]], given: &[u8]) -> bool {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return false };
     parts.iter().for_each(|part| mac.update(part));
@@ -232,7 +230,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     Some(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
-/// What a call brings.
+/// Builds the payload of the event from the call.
 fn data(call: &HookCall<'_>) -> Result<Value, HookError> {
     let shown = call.headers.iter().filter(|(name, _)| {
         let name = name.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Names of events that somebody has described: what they bring, and what they are about.
+//! Event types: the schema and the correlation key of events of one name.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use stepwell_core::Name;
 use stepwell_core::expr::{Budget, Expr, Roots};
 use stepwell_core::schema::Schema;
 use stepwell_store::{
-    Cell, CellFilter, CellKey, CellOp, CellQuery, CellWrite, Expect, Page, Space, Ttl, ValueType,
+    Cell, CellFilter, CellKey, CellOp, CellQuery, CellWrite, Page, Precondition, Space, Ttl, ValueType,
 };
 
 use super::WORKFLOW;
@@ -15,67 +15,68 @@ use crate::data::Changes;
 use crate::engine::{Builder, Engine};
 use crate::error::EngineError;
 
-/// A name of events that somebody has described.
+/// An event type: the common schema of events with the same name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EventType {
-    /// The name.
+    /// Name of the events.
     pub name: Name,
-    /// What has happened, for people.
+    /// Description for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
-    /// JSON Schema of what such an event brings: one that does not fit is refused.
+    /// JSON Schema of the payload. Events that do not match it are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
-    /// What such an event is about: an expression on `event`.
+    /// Correlation key: an expression on `event`, the payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation: Option<String>,
 }
 
 impl EventType {
-    /// Events of this name.
+    /// Creates a type for events of this name, without a schema.
     pub fn new(name: impl Into<Name>) -> Self {
         EventType { name: name.into(), about: String::new(), schema: None, correlation: None }
     }
 
-    /// What has happened, for people.
+    /// Sets the description for people.
     #[must_use]
     pub fn about(mut self, about: impl Into<String>) -> Self {
         self.about = about.into();
         self
     }
 
-    /// JSON Schema of what such an event brings.
+    /// Sets the JSON Schema of the payload.
     #[must_use]
     pub fn schema(mut self, schema: Value) -> Self {
         self.schema = Some(schema);
         self
     }
 
-    /// What such an event is about: an expression on `event`.
+    /// Sets the correlation key: an expression on `event`, the payload.
     #[must_use]
     pub fn correlation(mut self, expr: impl Into<String>) -> Self {
         self.correlation = Some(expr.into());
         self
     }
 
-    /// The same, ready to be asked.
+    /// Compiles the schema and the expression.
     pub(crate) fn read(&self) -> Result<Read, EngineError> {
         let wrong = |why: String| EngineError::Invalid(format!("event type `{}`: {why}", self.name));
         if self.name.is_empty() || self.name.chars().any(char::is_control) {
-            return Err(wrong("a name is not empty and has no control characters".to_owned()));
+            return Err(wrong("the name must not be empty or contain control characters".to_owned()));
         }
         let schema = self.schema.as_ref().map(Schema::compile).transpose().map_err(|problems| {
             let all: Vec<_> = problems.iter().map(ToString::to_string).collect();
             wrong(format!("its schema cannot be used: {}", all.join("; ")))
         })?;
         let correlation = self.correlation.as_deref().map(Expr::parse).transpose();
-        let correlation = correlation.map_err(|error| wrong(format!("its correlation: {error}")))?;
+        let correlation =
+            correlation.map_err(|error| wrong(format!("its correlation expression is invalid: {error}")))?;
         Ok(Read { schema, correlation })
     }
 }
 
-/// A type of events, ready to be asked.
+/// An event type with its compiled schema and expression.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Read {
     schema: Option<Schema>,
@@ -83,28 +84,32 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// What an event that brings this is about; refused if it brings something else.
+    /// Checks a payload against the schema and returns the correlation key. A key that the event names itself takes
+    /// precedence.
     pub(crate) fn checked(&self, data: &Value, given: Option<Value>) -> Result<Option<Value>, String> {
         if let Some(schema) = &self.schema {
-            let misfits = schema.check(data);
-            if !misfits.is_empty() {
-                let all: Vec<_> = misfits.iter().map(ToString::to_string).collect();
-                return Err(format!("what it brings does not fit its type: {}", all.join("; ")));
+            let violations = schema.check(data);
+            if !violations.is_empty() {
+                let all: Vec<_> = violations.iter().map(ToString::to_string).collect();
+                return Err(format!(
+                    "the payload does not match the schema of the event type: {}",
+                    all.join("; ")
+                ));
             }
         }
         let (None, Some(expr)) = (&given, &self.correlation) else { return Ok(given) };
         let found = expr.eval(&Roots(&[("event", data)]), &mut Budget::default());
-        found.map_err(|error| format!("what it is about cannot be told: {error}"))
+        found.map_err(|error| format!("the correlation key cannot be computed: {error}"))
     }
 }
 
-/// Where a name of events is described.
+/// Returns the key of the cell with an event type.
 pub(super) fn described(name: &str) -> CellKey {
     CellKey { space: Space::Workflow, owner: WORKFLOW.to_owned(), key: format!("type/{name}") }
 }
 
 impl Builder {
-    /// Describes a name of events, in this process and for every tenant.
+    /// Registers an event type in this process, for every tenant.
     #[must_use]
     pub fn event_type(mut self, kind: EventType) -> Self {
         self.registry.events.insert(kind.name.clone(), kind);
@@ -113,31 +118,32 @@ impl Builder {
 }
 
 impl Engine {
-    /// Describes a name of events, for this tenant and for every process; what a process has described itself goes before.
+    /// Stores an event type for this tenant, in every process. A type that a process has registered takes precedence
+    /// there.
     pub async fn put_event_type(&self, kind: EventType) -> Result<(), EngineError> {
         self.permit(Permission::Publish)?;
         kind.read()?;
         let value = serde_json::to_value(&kind).expect("a type of events is plain data");
         let op = CellOp::Set { value, value_type: ValueType::Json, ttl: Ttl::Forever };
         let key = described(&kind.name);
-        let write = CellWrite { key, op, expect: Expect::Anything, initial: None, by: None };
+        let write = CellWrite { key, op, expect: Precondition::Anything, initial: None, by: None };
         self.inner.write(self.scope, Changes::new().cell(Ok(write)), self.actor_id()).await?;
         self.inner.forget_event_name(self.scope, &kind.name);
         Ok(())
     }
 
-    /// Takes a tenant's description of a name of events away; says whether there was one.
+    /// Deletes a stored event type of the tenant. Returns `false` if there was none.
     pub async fn remove_event_type(&self, name: &str) -> Result<bool, EngineError> {
         self.permit(Permission::Publish)?;
         let (key, op) = (described(name), CellOp::Delete);
-        let write = CellWrite { key, op, expect: Expect::Anything, initial: None, by: None };
+        let write = CellWrite { key, op, expect: Precondition::Anything, initial: None, by: None };
         let done = self.inner.write(self.scope, Changes::new().cell(Ok(write)), self.actor_id()).await?;
         self.inner.forget_event_name(self.scope, &name.into());
-        Ok(done.came_to.first().is_some_and(|result| result.existed))
+        Ok(done.value.first().is_some_and(|result| result.existed))
     }
 
-    /// A part of the names of events that are described, in their order; those that this process describes itself are in
-    /// front of the first part.
+    /// Lists event types by name, one page at a time. The types that this process has registered precede the first
+    /// page.
     pub async fn event_types(
         &self,
         limit: u32,
@@ -148,7 +154,7 @@ impl Engine {
         let mut items: Vec<_> = own.values().filter(|_| cursor.is_none()).cloned().collect();
         let CellKey { space, owner, key } = described("");
         let (filter, now) = (CellFilter::Prefix(key), self.now());
-        let query = CellQuery { space, owner, filter, now, with_dead: false, limit, cursor };
+        let query = CellQuery { space, owner, filter, now, include_deleted: false, limit, cursor };
         let mut page = self.store().cells(self.scope, query).await?;
         for cell in std::mem::take(&mut page.items) {
             let key = cell.key;
@@ -160,7 +166,7 @@ impl Engine {
         Ok(page.over(|_: Vec<Cell>| items))
     }
 
-    /// How a name of events is described, if it is.
+    /// Returns the event type of a name, if there is one.
     pub async fn event_type(&self, name: &str) -> Result<Option<EventType>, EngineError> {
         self.permit(Permission::View)?;
         if let Some(kind) = self.inner.registry.events.get(name) {
@@ -174,5 +180,5 @@ impl Engine {
 }
 
 fn unreadable(name: &str, error: &serde_json::Error) -> EngineError {
-    EngineError::Invalid(format!("event type `{name}` cannot be read: {error}"))
+    EngineError::Invalid(format!("event type `{name}` is unreadable: {error}"))
 }

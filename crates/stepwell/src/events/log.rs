@@ -1,102 +1,98 @@
-//! What became of events: of one, and at one trigger.
+//! The delivery of events: of one event, and at one trigger.
 
 use serde::Serialize;
-use stepwell_core::shadow::ShadowValue;
 use stepwell_core::topic::digest;
 use stepwell_core::{Name, RunId, Timestamp};
-use stepwell_store::{Page, RunQuery, Status};
+use stepwell_store::{BadRow, Page, RunQuery, ShadowFilter, Status};
 
 use super::deliver::Delivery;
-use super::{Kept, WORKFLOW, duplicates};
+use super::{StoredEvent, WORKFLOW, duplicates};
 use crate::actor::Permission;
-use crate::data::kv::one;
+use crate::data::kv::{one, whole_or_bad};
 use crate::engine::Engine;
 use crate::error::EngineError;
 
-pub use super::deliver::{CameTo as Fired, Outcome};
+pub use super::deliver::{TriggerOutcome, TriggerResult as Fired};
 
-/// So many entries a page has at most.
+/// Maximum number of entries per page.
 const MAX_ENTRIES: u32 = 200;
-/// What can come of an event at a trigger.
+/// Possible outcomes of an event at a trigger.
 const WORDS: [&str; 4] = ["started", "deduplicated", "filtered", "refused"];
 
-/// The column of an event that says what came of it at a trigger.
+/// Returns the shadow column that stores the outcome of an event at a trigger.
 pub(super) fn trigger_column(workflow: &Name, trigger: &Name) -> String {
     format!("at{}", digest(format!("{workflow}\u{1f}{trigger}").as_bytes()))
 }
 
-/// An event and what became of it.
+/// An event and its delivery.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
-    /// By which it is found.
+    /// Id of the event.
     pub event: RunId,
-    /// The event.
     #[serde(flatten)]
-    pub kept: Kept,
-    /// It has been delivered to everybody who waited; who comes to wait later asks for it.
+    pub kept: StoredEvent,
+    /// The delivery is complete. Waits that open later query the event.
     pub is_delivered: bool,
-    /// What triggers have made of it.
-    pub triggers: Vec<Outcome>,
-    /// Runs it was sent to because they waited for it.
+    /// Outcome at each trigger.
+    pub triggers: Vec<TriggerOutcome>,
+    /// Number of waiting runs that the event was sent to.
     pub sent: u64,
-    /// Runs that waited for its name and whose filter did not take it.
-    pub passed_over: u64,
-    /// How often it came again, and was not accepted.
+    /// Number of runs that waited for events of this name, but whose filter did not match.
+    pub filtered_out: u64,
+    /// Number of duplicates that were not accepted.
     pub duplicates: u64,
 }
 
-/// Which entries of a trigger's log.
+/// Selects entries of a trigger's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerLog {
-    /// Only with this outcome: `started`, `deduplicated`, `filtered` or `refused`.
+    /// Only entries with this outcome: `started`, `deduplicated`, `filtered` or `refused`.
     pub outcome: Option<String>,
-    /// How many at most; at most 200.
+    /// Page size, 1 to 200. Values outside are clamped.
     pub limit: u32,
-    /// Where to begin: what the page before gave.
+    /// Cursor that the previous page returned in `next`. Default: the first page.
     pub cursor: Option<String>,
 }
 
-/// An event that a trigger has heard of.
+/// An event that reached a trigger.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TriggerEntry {
-    /// The event.
+    /// Id of the event.
     pub event: RunId,
-    /// Its source.
     pub source: String,
-    /// Its id there.
+    /// Id of the event, unique within its source.
     pub id: String,
-    /// Its name.
     pub name: Name,
-    /// When it was accepted.
     pub accepted: Timestamp,
-    /// How often it came again, and was not accepted.
+    /// Number of duplicates that were not accepted.
     pub duplicates: u64,
-    /// What came of it.
+    /// Outcome at this trigger.
     #[serde(flatten)]
-    pub came_to: Fired,
+    pub result: Fired,
 }
 
 impl Engine {
-    /// An event, and what became of it.
+    /// Returns an event and its delivery. `None` if there is no such event.
     pub async fn event(&self, event: RunId) -> Result<Option<EventView>, EngineError> {
         self.permit(Permission::View)?;
         let Some(delivery) = self.inner.event_of(self.scope, event).await? else { return Ok(None) };
         let status = self.store().load(self.scope, event).await?.map(|loaded| loaded.head.status);
-        let Delivery { event: kept, triggers, sent, passed_over, .. } = delivery;
+        let Delivery { event: kept, triggers, sent, filtered_out, .. } = delivery;
         let is_delivered = status == Some(Status::Completed);
         let duplicates = self.duplicates(event).await?;
-        Ok(Some(EventView { event, kept, is_delivered, triggers, sent, passed_over, duplicates }))
+        Ok(Some(EventView { event, kept, is_delivered, triggers, sent, filtered_out, duplicates }))
     }
 
+    /// Returns the number of duplicates. An unreadable counter counts as 0; the doctor names it.
     async fn duplicates(&self, event: RunId) -> Result<u64, EngineError> {
-        let cell =
-            self.store().cells(self.scope, one(duplicates(event), self.now(), false)).await?.items.pop();
+        let query = one(duplicates(event), self.now(), false);
+        let cell = whole_or_bad(&**self.store(), self.scope, query).await?.ok().flatten();
         Ok(cell.and_then(|cell| cell.value).and_then(|value| value.as_u64()).unwrap_or(0))
     }
 
-    /// What a trigger of a workflow has heard of and made of it, newest first.
+    /// Lists the events that reached a trigger with their outcomes, newest first, one page at a time.
     pub async fn trigger_log(
         &self,
         workflow: &str,
@@ -110,28 +106,37 @@ impl Engine {
             Some(word) => match WORDS.iter().find(|known| *known == word) {
                 Some(known) => vec![*known],
                 None => {
-                    let why = format!("there is no outcome `{word}`: it is one of {}", WORDS.join(", "));
+                    let why = format!("unknown outcome `{word}`: use one of {}", WORDS.join(", "));
                     return Err(EngineError::Invalid(why));
                 }
             },
         };
         let limit = query.limit.clamp(1, MAX_ENTRIES);
-        let mut runs: Vec<RunId> = Vec::new();
+        let (mut runs, mut bad): (Vec<RunId>, Vec<BadRow>) = Default::default();
         for word in words {
             let column = trigger_column(&workflow, &trigger);
-            let shadows = vec![(column.into(), ShadowValue::Text(word.to_owned()))];
+            let shadows = vec![ShadowFilter::equals(column, word)];
             let (of, cursor) = (Some(WORKFLOW.into()), query.cursor.clone());
             let asked = RunQuery { workflow: of, shadows, limit: limit + 1, cursor, ..RunQuery::default() };
             let page = self.store().runs(self.scope, asked).await?;
             runs.extend(page.items.iter().map(|summary| summary.run));
+            bad.extend(page.bad);
         }
         runs.sort_unstable_by(|a, b| b.cmp(a));
         runs.truncate(limit as usize + 1);
-        let page = Page::cut(runs, limit, ToString::to_string);
+        let mut page = Page { bad, ..Page::cut(runs, limit, ToString::to_string) };
         let mut items = Vec::new();
-        for run in page.items.iter().copied() {
-            let Some(delivery) = self.inner.event_of(self.scope, run).await? else { continue };
-            let heard = |outcome: &&Outcome| outcome.workflow == workflow && outcome.trigger == trigger;
+        for run in page.items.clone() {
+            let delivery = match self.inner.event_of(self.scope, run).await {
+                Ok(Some(delivery)) => delivery,
+                Ok(None) => continue,
+                Err(error) => {
+                    page.bad.push(error.bad_row(run)?);
+                    continue;
+                }
+            };
+            let heard =
+                |outcome: &&TriggerOutcome| outcome.workflow == workflow && outcome.trigger == trigger;
             let Some(outcome) = delivery.triggers.iter().rev().find(heard) else { continue };
             items.push(TriggerEntry {
                 event: run,
@@ -140,7 +145,7 @@ impl Engine {
                 name: delivery.event.name.clone(),
                 accepted: delivery.event.accepted,
                 duplicates: self.duplicates(run).await?,
-                came_to: outcome.came_to.clone(),
+                result: outcome.result.clone(),
             });
         }
         Ok(page.over(|_| items))

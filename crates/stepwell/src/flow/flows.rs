@@ -1,43 +1,45 @@
-//! What programs hold on to for their flows: strategies, keys and outlets on top of an engine.
+//! The entry point for interactive flows: an engine with strategies, keys and outlets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::{
-    AuditRow, CellKey, CellOp, CellWrite, Expect, HandleChange, HandleHash, HandleQuery, HandleRow,
-    HandleWrite, Page, Record, RecordQuery, Refused, Space, StoreError, Sweep, SweepWhat, TenantId,
+    AuditRow, CellKey, CellOp, CellWrite, Cleanup, CleanupKind, HandleChange, HandleHash, HandleQuery,
+    HandleRow, HandleWrite, Page, Precondition, Record, RecordQuery, Refused, Space, StoreError, TenantId,
     TenantScope, Ttl, ValueType,
 };
 
 use super::answer::FlowError;
 use super::keys::{KeyRing, is_id};
-use super::outlet::{Outlet, Outlets};
-use super::strategy::{Chooser, Durable, ONLY, Strategies, Strategy};
+use super::outlet::{Outlet, Outlets, SEND_LEASE_MS};
+use super::strategy::{Chooser, ONLY, ROUTES, Strategies, Strategy};
 use super::token;
 use crate::actor::Permission;
-use crate::data::kv::one;
+use crate::commit_cycle::CommitFailure;
+use crate::data::kv::{one, whole_or_bad};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::standing::Along;
-use crate::turn::Turnless;
-use crate::upkeep::ago;
+use crate::loaded_run::CommitExtras;
+use crate::maintenance::ago;
 
-/// Handles that are revoked in one commit.
+/// Maximum number of handles per page while revoking or cleaning up.
 const REVOKED_AT_ONCE: u32 = 100;
-/// Whose slots say which tokens are revoked.
-const REVOKED: &str = "stepwell.revoked";
+/// Owner of the slots that record revocations.
+pub(crate) const REVOKED: &str = "stepwell.revoked";
 
-/// Puts strategies, keys and outlets together.
+/// Builds [`Flows`] from strategies, keys and outlets.
 pub struct FlowsBuilder {
     engine: Engine,
     ring: KeyRing,
     strategies: BTreeMap<String, Strategy>,
     default: Option<Chooser>,
+    of_workflow: BTreeMap<Name, String>,
     outlets: Outlets,
     allowed: Option<BTreeSet<Name>>,
     blocked: BTreeSet<Name>,
+    delivers: bool,
 }
 
 impl FlowsBuilder {
@@ -47,24 +49,42 @@ impl FlowsBuilder {
         self.strategy(ONLY, strategy)
     }
 
-    /// Registers a strategy under a name, which is part of its tokens.
+    /// Registers a strategy under a name. The name is part of its tokens.
     #[must_use]
     pub fn strategy(mut self, name: impl Into<String>, strategy: impl Into<Strategy>) -> Self {
         self.strategies.insert(name.into(), strategy.into());
         self
     }
 
-    /// Flows begin with this strategy.
+    /// Sets the default strategy of new flows.
     #[must_use]
-    pub fn begin_with(self, name: impl Into<String>) -> Self {
+    pub fn default_strategy(self, name: impl Into<String>) -> Self {
         let name = name.into();
-        self.begin_by(move |_| name.clone())
+        self.choose_strategy(move |_| name.clone())
     }
 
-    /// Flows begin with the strategy that this says for their workflow.
+    /// Sets a function that chooses the strategy of a new flow by its workflow.
     #[must_use]
-    pub fn begin_by<S: Into<String>>(mut self, choose: impl Fn(&Name) -> S + Send + Sync + 'static) -> Self {
+    pub fn choose_strategy<S: Into<String>>(
+        mut self,
+        choose: impl Fn(&Name) -> S + Send + Sync + 'static,
+    ) -> Self {
         self.default = Some(Arc::new(move |workflow| choose(workflow).into()));
+        self
+    }
+
+    /// Sets the strategy of one workflow. It overrides the one that the workflow itself names.
+    #[must_use]
+    pub fn workflow_strategy(mut self, workflow: impl Into<Name>, strategy: impl Into<String>) -> Self {
+        self.of_workflow.insert(workflow.into(), strategy.into());
+        self
+    }
+
+    /// Leaves queued messages to other processes, for short-lived programs. A message of a sealed flow that is stored
+    /// nowhere is still sent at once.
+    #[must_use]
+    pub fn without_delivery(mut self) -> Self {
+        self.delivers = false;
         self
     }
 
@@ -75,23 +95,35 @@ impl FlowsBuilder {
         self
     }
 
-    /// Only these workflows can be started and resumed here.
+    /// Restricts starting and resuming to these workflows.
     #[must_use]
     pub fn allow<N: Into<Name>>(mut self, workflows: impl IntoIterator<Item = N>) -> Self {
         self.allowed.get_or_insert_default().extend(workflows.into_iter().map(Into::into));
         self
     }
 
-    /// These workflows can be neither started nor resumed here.
+    /// Excludes these workflows from starting and resuming.
     #[must_use]
     pub fn block<N: Into<Name>>(mut self, workflows: impl IntoIterator<Item = N>) -> Self {
         self.blocked.extend(workflows.into_iter().map(Into::into));
         self
     }
 
-    /// Checks everything, and begins to send out what waits for it. Refused for a workflow that cannot rest where it begins.
+    /// Checks the configuration and starts sending queued messages.
+    ///
+    /// Fails if an allowed workflow of the engine cannot use the strategy it begins with.
     pub fn build(self) -> Result<Flows, EngineError> {
-        let FlowsBuilder { engine, ring, strategies, default, outlets, allowed, blocked } = self;
+        let FlowsBuilder {
+            engine,
+            ring,
+            strategies,
+            default,
+            of_workflow,
+            outlets,
+            allowed,
+            blocked,
+            delivers,
+        } = self;
         let default = match (default, strategies.len()) {
             (Some(default), _) => default,
             (None, 1) => {
@@ -99,14 +131,20 @@ impl FlowsBuilder {
                 Arc::new(move |_: &Name| only.clone()) as Chooser
             }
             (None, _) => {
-                let why = "of several strategies it has to be said with which flows begin: use `begin_with` or `begin_by`";
+                let why = "several strategies are registered: set the default one with `default_strategy` or `choose_strategy`";
                 return Err(EngineError::Invalid(why.to_owned()));
             }
         };
-        let strategies = Strategies { by_name: strategies, default };
+        let strategies = Strategies { by_name: strategies, default, of_workflow };
         strategies.check()?;
+        let named = allowed.iter().flatten().chain(strategies.of_workflow.keys());
+        if let Some(name) = named.into_iter().find(|name| ROUTES.contains(&name.as_str())) {
+            return Err(EngineError::Invalid(reserved_route(name)));
+        }
         if let Some(name) = outlets.keys().find(|name| !is_id(name)) {
-            return Err(EngineError::Invalid(format!("`{name}` is not an outlet's name")));
+            return Err(EngineError::Invalid(format!(
+                "`{name}` is not a valid outlet name: use 1 to 64 of the characters A-Z, a-z, 0-9, `_` and `-`"
+            )));
         }
         let shared = Arc::new(Shared {
             ring,
@@ -114,58 +152,56 @@ impl FlowsBuilder {
             outlets,
             allowed,
             blocked,
+            delivers,
             under_way: Mutex::default(),
-            posts: Mutex::default(),
+            queued: Mutex::default(),
             again: Mutex::default(),
         });
         for name in engine.inner.registry.names() {
             let Some(workflow) = engine.inner.registry.by_name(&name) else { continue };
-            shared.admits(&workflow.definition)?;
+            shared.check_workflow(&workflow.definition)?;
         }
         if engine.inner.flows.set(shared.clone()).is_err() {
-            return Err(EngineError::Invalid("the engine has its flows already".to_owned()));
+            return Err(EngineError::Invalid("flows were already built for this engine".to_owned()));
         }
-        engine.inner.posted.notify_one();
+        engine.inner.queued.notify_one();
         Ok(Flows { engine, shared })
     }
 }
 
-/// What all flows of an engine share.
+/// Configuration and in-process state that all flows of an engine share.
 pub(crate) struct Shared {
     pub(crate) ring: KeyRing,
     pub(crate) strategies: Strategies,
     pub(crate) outlets: Outlets,
     allowed: Option<BTreeSet<Name>>,
     blocked: BTreeSet<Name>,
-    /// Requests with a key that are being answered.
+    /// This process sends queued messages.
+    pub(crate) delivers: bool,
+    /// Idempotency keys of requests in progress in this process.
     under_way: Mutex<BTreeSet<(TenantId, String)>>,
-    /// Handles with something that is to be sent out, which this process has just put there.
-    posts: Mutex<Vec<(TenantScope, HandleHash)>>,
-    /// When something is to be sent again that this process has tried.
+    /// Handles with a message to send that this process has just committed.
+    queued: Mutex<Vec<(TenantScope, HandleHash)>>,
+    /// Times at which this process retries a message.
     again: Mutex<BTreeSet<Timestamp>>,
 }
 
 impl Shared {
-    /// Flows of this workflow can be started and resumed here.
+    /// Returns true if flows of this workflow may be started and resumed here.
     pub(crate) fn is_allowed(&self, workflow: &Name) -> bool {
         self.allowed.as_ref().is_none_or(|allowed| allowed.contains(workflow))
             && !self.blocked.contains(workflow)
     }
 
-    /// An outlet by its name.
+    /// Looks up an outlet by name.
     pub(crate) fn outlet(&self, name: &str) -> Result<&Arc<dyn Outlet>, EngineError> {
         self.outlets.get(name).ok_or_else(|| {
-            let known: Vec<_> = self.outlets.keys().map(|name| format!("`{name}`")).collect();
-            let known = if known.is_empty() {
-                "there is none".to_owned()
-            } else {
-                format!("there are {}", known.join(", "))
-            };
-            EngineError::Invalid(format!("there is no outlet `{name}`; {known}"))
+            let known = self.outlets.keys().cloned().collect();
+            EngineError::UnknownOutlet { name: name.to_owned(), known }
         })
     }
 
-    /// How long sealed tokens are good at most.
+    /// Returns the longest TTL of all sealed strategies, in milliseconds.
     pub(crate) fn longest_sealed_ms(&self) -> Option<u64> {
         let sealed = self.strategies.by_name.values().filter_map(|strategy| match strategy {
             Strategy::Sealed(sealed) => Some(sealed.ttl_ms),
@@ -174,49 +210,48 @@ impl Shared {
         sealed.max()
     }
 
-    /// The strategy by which runs hand out links.
-    pub(crate) fn durable(&self) -> Option<(&str, &Durable)> {
-        self.strategies.by_name.iter().find_map(|(name, strategy)| match strategy {
-            Strategy::Durable(durable) => Some((name.as_str(), durable)),
-            Strategy::Sealed(_) | Strategy::Handle(_) => None,
-        })
-    }
-
-    /// Refuses a workflow that cannot rest where it would begin.
-    pub(crate) fn admits(&self, definition: &stepwell_core::Definition) -> Result<(), EngineError> {
+    /// Rejects an allowed workflow that cannot use the strategy it begins with.
+    pub(crate) fn check_workflow(&self, definition: &stepwell_core::Definition) -> Result<(), EngineError> {
         if !self.is_allowed(definition.name()) {
             return Ok(());
         }
         self.strategies.of(definition).map(drop)
     }
 
-    /// What was committed with these handles is to be sent out.
+    /// Queues the messages of these handles, which have just been committed.
     pub(crate) fn post(&self, scope: TenantScope, handles: Vec<HandleHash>) {
-        let mut posts = self.posts.lock().unwrap_or_else(PoisonError::into_inner);
-        posts.extend(handles.into_iter().map(|handle| (scope, handle)));
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        queued.extend(handles.into_iter().map(|handle| (scope, handle)));
     }
 
-    /// Something is to be sent again then.
-    pub(crate) fn post_again(&self, at: Timestamp) {
+    /// Returns the time from which other processes may send a message that is committed now.
+    pub(crate) fn deliver_at(&self, now: Timestamp) -> Timestamp {
+        if self.delivers { now.plus_ms(SEND_LEASE_MS) } else { now }
+    }
+
+    /// Schedules a retry at this time.
+    pub(crate) fn schedule_retry(&self, at: Timestamp) {
         self.again.lock().unwrap_or_else(PoisonError::into_inner).insert(at);
     }
 
-    /// When something is to be sent again next, as far as this process knows.
-    pub(crate) fn next_post(&self) -> Option<Timestamp> {
+    /// Returns the time of the next retry that this process has scheduled.
+    pub(crate) fn next_retry(&self) -> Option<Timestamp> {
         self.again.lock().unwrap_or_else(PoisonError::into_inner).first().copied()
     }
 
-    /// What was to be sent again by now is looked for.
-    pub(crate) fn posts_until(&self, now: Timestamp) {
+    /// Removes the retry times that have passed.
+    pub(crate) fn drop_past_retries(&self, now: Timestamp) {
         self.again.lock().unwrap_or_else(PoisonError::into_inner).retain(|at| *at > now);
     }
 
-    /// Takes what is to be sent out.
-    pub(crate) fn take_posts(&self) -> Vec<(TenantScope, HandleHash)> {
-        std::mem::take(&mut *self.posts.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes the queued messages.
+    pub(crate) fn take_queued(&self) -> Vec<(TenantScope, HandleHash)> {
+        std::mem::take(&mut *self.queued.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A request with this key is being answered until this is dropped; `None` = one is already.
+    /// Marks a request with this idempotency key as in progress until the guard is dropped.
+    ///
+    /// Returns `None` if such a request is already in progress in this process.
     pub(crate) fn answering(self: &Arc<Self>, tenant: TenantId, key: &str) -> Option<Answering> {
         let place = (tenant, key.to_owned());
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +259,7 @@ impl Shared {
     }
 }
 
-/// A request with a key that is being answered.
+/// A guard for a request in progress with an idempotency key.
 pub(crate) struct Answering {
     shared: Arc<Shared>,
     place: (TenantId, String),
@@ -236,7 +271,7 @@ impl Drop for Answering {
     }
 }
 
-/// Interactive flows on an engine. Clones are the same flows.
+/// Interactive flows on an engine. Clones share their state.
 #[derive(Clone)]
 pub struct Flows {
     pub(crate) engine: Engine,
@@ -249,60 +284,63 @@ impl std::fmt::Debug for Flows {
     }
 }
 
-/// Which tokens are to be good no longer.
+/// Selects the tokens to revoke.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Revoke {
-    /// Those of a flow, and those that lead to a run.
+    /// Tokens of this flow, and answer links to the run of this id.
     Flow(RunId),
-    /// Those of flows that somebody began.
+    /// Tokens of flows that this actor started.
     Actor(String),
 }
 
 impl Flows {
-    /// Flows on this engine, under these keys.
+    /// Starts building flows on this engine with these sealing keys.
     pub fn builder(engine: &Engine, ring: KeyRing) -> FlowsBuilder {
         FlowsBuilder {
             engine: engine.clone(),
             ring,
             strategies: BTreeMap::new(),
             default: None,
+            of_workflow: BTreeMap::new(),
             outlets: Outlets::new(),
             allowed: None,
             blocked: BTreeSet::new(),
+            delivers: true,
         }
     }
 
-    /// The same flows, for another tenant.
+    /// Returns these flows for another tenant.
     #[must_use]
     pub fn for_tenant(&self, scope: TenantScope) -> Flows {
         Flows { engine: self.engine.for_tenant(scope), shared: self.shared.clone() }
     }
 
-    /// The same flows, for the tenant that a token names: for links that are followed by whoever has them. What the token is
-    /// worth shows when it is used.
+    /// Returns these flows for the tenant that a token names, for links without other authentication.
+    ///
+    /// The token is verified only when it is used.
     #[must_use]
     pub fn of_token(&self, token: &str) -> Flows {
-        let scope = token::tenant_of(token).map_or(self.engine.scope, TenantScope::vouched);
+        let scope = token::tenant_of(token).map_or(self.engine.scope, TenantScope::trusted);
         Flows { engine: self.engine.scoped(scope), shared: self.shared.clone() }
     }
 
-    /// The same flows, asked by somebody.
+    /// Returns these flows with `actor` as the caller.
     #[must_use]
     pub fn acting(&self, actor: crate::Actor) -> Flows {
         Flows { engine: self.engine.acting(actor), shared: self.shared.clone() }
     }
 
-    /// The engine below.
+    /// Returns the underlying engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The keys: to be rotated, and revoked by their ids.
+    /// Returns the sealing keys, for rotation and revocation.
     pub fn keys(&self) -> &KeyRing {
         &self.shared.ring
     }
 
-    /// Handles: where flows rest, and links to runs. Their secrets are nowhere.
+    /// Lists handles: stored flow states and answer links. The store has only the hashes of their secrets.
     pub async fn handles(&self, query: HandleQuery) -> Result<Page<HandleRow>, FlowError> {
         self.engine.permit(Permission::View)?;
         Ok(self.found(query).await?)
@@ -313,7 +351,7 @@ impl Flows {
         Ok(page.filter_map(handle))
     }
 
-    /// Deletes handles that were over `retention_ms` ago; `None` = none at all. Gives how many.
+    /// Deletes handles that expired at least `retention_ms` ago and returns their number. `None` deletes nothing.
     pub async fn cleanup(&self, retention_ms: Option<u64>) -> Result<u64, FlowError> {
         self.engine.permit(Permission::Admin)?;
         let Some(retention_ms) = retention_ms else { return Ok(0) };
@@ -321,17 +359,19 @@ impl Flows {
         let now = inner.host.now();
         let (expired_by, mut count) = (ago(now, retention_ms), 0);
         loop {
-            let sweep = Sweep { now, limit: REVOKED_AT_ONCE, what: SweepWhat::Handles { expired_by } };
-            let swept = inner.store.sweep(self.engine.scope, sweep).await?;
-            count += swept.count;
-            if !swept.more {
+            let cleanup = Cleanup { now, limit: REVOKED_AT_ONCE, what: CleanupKind::Handles { expired_by } };
+            let cleaned = inner.store.cleanup(self.engine.scope, cleanup).await?;
+            count += cleaned.count;
+            if !cleaned.more {
                 return Ok(count);
             }
         }
     }
 
-    /// Makes tokens good no longer. Handles go; gives how many. Sealed tokens of strategies whose tokens are used once are
-    /// refused from here on; others are good until they expire or their key is revoked.
+    /// Revokes tokens. Deletes the matching handles and returns their number.
+    ///
+    /// Sealed tokens of single-use strategies are refused from now on. Other sealed tokens stay valid until they expire
+    /// or their key is revoked.
     pub async fn revoke(&self, which: Revoke) -> Result<u64, FlowError> {
         self.engine.permit(Permission::Admin)?;
         self.note_revoked(&which).await?;
@@ -341,19 +381,21 @@ impl Flows {
             Revoke::Actor(actor) => query.created_by = Some(actor.clone()),
         }
         loop {
-            // From the beginning each time: a flow that has gone on meanwhile is behind another handle.
+            // Start from the first page each time: a flow that was resumed meanwhile has another handle.
             let page = self.found(query.clone()).await?;
             if page.items.is_empty() {
                 return Ok(count);
             }
             for row in &page.items {
-                count += u64::from(self.take_away(row, &which).await?);
+                count += u64::from(self.revoke_row(row, &which).await?);
             }
         }
     }
 
-    /// Sealed flows that were begun before now are revoked; kept for as long as any of their tokens can be good. One may be
-    /// on its way to another token.
+    /// Records a revocation of the sealed flows that were started before now.
+    ///
+    /// The record lives for twice the longest TTL of sealed tokens, because a resume in progress may still create a
+    /// token.
     async fn note_revoked(&self, which: &Revoke) -> Result<(), FlowError> {
         let is_once = |strategy: &Strategy| matches!(strategy, Strategy::Sealed(sealed) if sealed.is_once);
         if !self.shared.strategies.by_name.values().any(is_once) {
@@ -364,31 +406,40 @@ impl Flows {
         let now = inner.host.now();
         let (value, ttl) = (json!(now.micros()), Ttl::ForMs(longest.saturating_mul(2)));
         let op = CellOp::Set { value, value_type: ValueType::Number, ttl };
-        let write =
-            CellWrite { key: revoked_key(which), op, expect: Expect::Anything, initial: None, by: None };
+        let write = CellWrite {
+            key: revoked_key(which),
+            op,
+            expect: Precondition::Anything,
+            initial: None,
+            by: None,
+        };
         let actor = self.engine.actor_id();
-        let along = Along { cells: vec![write], actor, ..Along::default() };
-        let commit = inner.commit_of(self.engine.scope, along, now);
+        let extras = CommitExtras { cells: vec![write], actor, ..CommitExtras::default() };
+        let commit = inner.commit_of(self.engine.scope, extras, now);
         inner.apply(self.engine.scope, commit).await.map_err(EngineError::from)?;
         Ok(())
     }
 
-    /// When tokens were revoked last.
+    /// Returns the time of the last recorded revocation.
     pub(crate) async fn revoked_at(&self, which: &Revoke) -> Result<Option<Timestamp>, FlowError> {
         let inner = &self.engine.inner;
         let query = one(revoked_key(which), inner.host.now(), false);
-        let cell = inner.store.cells(self.engine.scope, query).await?.items.pop();
-        let at = cell.and_then(|cell| cell.value).and_then(|value| value.as_i64());
-        Ok(at.map(Timestamp::from_micros))
+        let cell = whole_or_bad(&*inner.store, self.engine.scope, query).await?;
+        let value = match cell {
+            Ok(cell) => cell.and_then(|cell| cell.value),
+            Err(_) => Some(Value::Null),
+        };
+        // An unreadable record may revoke every token so far. A later revocation replaces it.
+        Ok(value.map(|value| value.as_i64().map_or(inner.host.now(), Timestamp::from_micros)))
     }
 
-    /// An outlet by its name.
+    /// Looks up an outlet by name.
     pub(crate) fn outlet(&self, name: &str) -> Result<&Arc<dyn Outlet>, EngineError> {
         self.shared.outlet(name)
     }
 
-    /// Takes one handle away; says whether it was still there.
-    async fn take_away(&self, row: &HandleRow, which: &Revoke) -> Result<bool, FlowError> {
+    /// Deletes one handle. Returns false if it no longer exists.
+    async fn revoke_row(&self, row: &HandleRow, which: &Revoke) -> Result<bool, FlowError> {
         let inner = &self.engine.inner;
         let because = match which {
             Revoke::Flow(_) => json!("flow"),
@@ -404,30 +455,38 @@ impl Flows {
         let mut fence = row.fence;
         loop {
             let take = HandleWrite { handle: row.handle, expected: Some(fence), then: HandleChange::Take };
-            let along = Along { handles: vec![take], audit: vec![audit.clone()], ..Along::default() };
-            let commit = inner.commit_of(self.engine.scope, along, inner.host.now());
+            let extras =
+                CommitExtras { handles: vec![take], audit: vec![audit.clone()], ..CommitExtras::default() };
+            let commit = inner.commit_of(self.engine.scope, extras, inner.host.now());
             match inner.apply(self.engine.scope, commit).await {
                 Ok(_) => return Ok(true),
-                Err(Turnless::Refused(Refused::Handle { actual: None, .. })) => return Ok(false),
-                Err(Turnless::Refused(Refused::Handle { actual: Some(actual), .. })) => fence = actual,
-                Err(Turnless::Moved) => {}
-                Err(turnless) => return Err(EngineError::from(turnless).into()),
+                Err(CommitFailure::Refused(Refused::Handle { actual: None, .. })) => return Ok(false),
+                Err(CommitFailure::Refused(Refused::Handle { actual: Some(actual), .. })) => fence = actual,
+                Err(CommitFailure::Moved) => {}
+                Err(failure) => return Err(EngineError::from(failure).into()),
             }
         }
     }
 }
 
-/// The cell in which a revocation is kept.
+/// Returns the error for a workflow whose name is a path of the routes of flows.
+pub(crate) fn reserved_route(name: &str) -> String {
+    format!(
+        "a workflow named `{name}` cannot be started as a flow: `/v1/flows/{name}` has another use. Rename it"
+    )
+}
+
+/// Returns the cell that records a revocation.
 fn revoked_key(which: &Revoke) -> CellKey {
     let key = match which {
         Revoke::Flow(flow) => format!("flow:{flow}"),
-        // Names may be long.
+        // Hash the name, because it may be too long for a key.
         Revoke::Actor(actor) => format!("actor:{}", DefinitionHash::of(actor.as_bytes())),
     };
     CellKey { space: Space::Workflow, owner: REVOKED.to_owned(), key }
 }
 
-/// The row of a handle's record.
+/// Extracts the row from a handle record.
 pub(crate) fn handle(record: Record) -> Option<HandleRow> {
     match record {
         Record::Handle(row) => Some(*row),

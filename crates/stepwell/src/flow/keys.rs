@@ -1,4 +1,4 @@
-//! The keys under which tokens are sealed: one for writing, any number for reading, each with an id.
+//! The keys that seal tokens. One key seals new tokens, and any key of the ring can open them.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,44 +10,43 @@ use pasetors::keys::SymmetricKey;
 use pasetors::token::UntrustedToken;
 use pasetors::version4::{LocalToken, V4};
 
-/// Characters an id may have at most.
+/// Maximum length of a key id, in characters.
 const MAX_ID_CHARS: usize = 64;
 
-/// Why a key cannot be used.
+/// The reason why a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The id is none.
+    /// The id is not 1 to 64 of the allowed characters.
     #[error("`{0}` is not a key id: use 1 to 64 of the characters A-Z, a-z, 0-9, `_` and `-`")]
     Id(String),
-    /// The key has another length.
-    #[error("a key has 32 bytes, and `{id}` has {actual}")]
+    /// The key is not 32 bytes long.
+    #[error("key `{id}` must have 32 bytes (got {actual})")]
     Length {
-        /// The key.
         id: String,
-        /// How many bytes it has.
+        /// Length of the given key in bytes.
         actual: usize,
     },
-    /// The text is no key.
-    #[error("`{id}` is not the base64 of a key")]
-    Text {
-        /// The key.
-        id: String,
-    },
-    /// Another key has the id.
-    #[error("there is another key `{0}`: a new key needs a new id")]
+    /// The text is not valid base64.
+    #[error("key `{id}` is not valid base64")]
+    Text { id: String },
+    /// The ring has a different key with the same id.
+    #[error("the ring has a different key `{0}`: a new key needs a new id")]
     Taken(String),
-    /// There is no such key.
+    /// The ring has no key with this id.
     #[error("there is no key `{0}`")]
     Unknown(String),
-    /// It is the one that writes.
-    #[error("key `{0}` seals new tokens: put another in its place first")]
+    /// The key seals new tokens, so it cannot be revoked.
+    #[error("key `{0}` seals new tokens: rotate to another key first")]
     InUse(String),
-    /// The system gave no randomness.
-    #[error("the system gave no randomness: {0}")]
+    /// A ring needs at least one key.
+    #[error("there is no key: a ring needs at least one")]
+    Empty,
+    /// The system's source of randomness failed.
+    #[error("the system's source of randomness failed: {0}")]
     Randomness(String),
 }
 
-/// A key and its id. The id is written into every token sealed under it, for all to see.
+/// A symmetric key and its id. The id is readable in every token sealed under the key.
 #[derive(Clone)]
 pub struct Key {
     id: String,
@@ -55,7 +54,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of 32 bytes.
+    /// Creates a key from 32 bytes.
     pub fn new(id: impl Into<String>, bytes: &[u8]) -> Result<Self, KeyError> {
         let id = id.into();
         if !is_id(&id) {
@@ -67,12 +66,12 @@ impl Key {
         }
     }
 
-    /// A new key from the system's source of randomness.
+    /// Generates a key from the system's source of randomness.
     pub fn generate(id: impl Into<String>) -> Result<Self, KeyError> {
         Key::new(id, &random::<32>()?)
     }
 
-    /// Reads a key written in base64, of either alphabet.
+    /// Reads a key in base64, in the standard or the URL-safe alphabet.
     pub fn read(id: impl Into<String>, text: &str) -> Result<Self, KeyError> {
         let (id, text) = (id.into(), text.trim().trim_end_matches('='));
         let bytes = URL_SAFE_NO_PAD.decode(text.replace('+', "-").replace('/', "_"));
@@ -82,12 +81,12 @@ impl Key {
         }
     }
 
-    /// The key in base64, to be kept somewhere safe.
+    /// Returns the key in standard base64. Store it as a secret.
     pub fn reveal(&self) -> String {
         STANDARD.encode(self.secret.as_bytes())
     }
 
-    /// Its id.
+    /// Returns the key's id, which is readable in its tokens.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -99,35 +98,35 @@ impl fmt::Debug for Key {
     }
 }
 
-/// So many random bytes.
+/// Returns `N` random bytes from the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], KeyError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| KeyError::Randomness(error.to_string()))?;
     Ok(bytes)
 }
 
-/// A name that can be told apart in a token.
+/// Returns true for 1 to 64 of the characters A-Z, a-z, 0-9, `_` and `-`.
 pub(crate) fn is_id(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     (1..=MAX_ID_CHARS).contains(&text.len()) && text.chars().all(fits)
 }
 
-/// The keys of a process: one seals, all open. Clones are the same ring.
+/// The sealing keys of a process. The first key seals, and all keys open. Clones share the ring.
 #[derive(Debug, Clone)]
 pub struct KeyRing(Arc<RwLock<Vec<Key>>>);
 
 impl KeyRing {
-    /// A ring with one key.
+    /// Creates a ring with one key.
     pub fn new(key: Key) -> Self {
         KeyRing(Arc::new(RwLock::new(vec![key])))
     }
 
-    /// New tokens are sealed under this key from here on. What was sealed under others can still be opened.
+    /// Makes this the key that seals new tokens. The other keys still open theirs.
     pub fn rotate(&self, key: Key) -> Result<(), KeyError> {
         self.insert(key, true)
     }
 
-    /// What was sealed under this key can be opened from here on: by another process, which has it as its first.
+    /// Adds a key that only opens tokens, such as the sealing key of another process.
     pub fn accept(&self, key: Key) -> Result<(), KeyError> {
         self.insert(key, false)
     }
@@ -149,7 +148,24 @@ impl KeyRing {
         Ok(())
     }
 
-    /// Nothing that was sealed under this key can be opened any more.
+    /// Replaces all keys. The first one seals new tokens. Keeps the ring if the list is empty or an id keeps its name
+    /// but not its key.
+    pub fn replace(&self, keys: Vec<Key>) -> Result<(), KeyError> {
+        let mut ring = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let is_other = |key: &&Key| {
+            ring.iter().any(|known| known.id == key.id && known.secret.as_bytes() != key.secret.as_bytes())
+        };
+        if let Some(other) = keys.iter().find(is_other) {
+            return Err(KeyError::Taken(other.id.clone()));
+        }
+        if keys.is_empty() {
+            return Err(KeyError::Empty);
+        }
+        *ring = keys;
+        Ok(())
+    }
+
+    /// Removes a key. Tokens sealed under it can no longer be opened.
     pub fn revoke(&self, id: &str) -> Result<(), KeyError> {
         let mut keys = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match keys.iter().position(|known| known.id == id) {
@@ -162,7 +178,7 @@ impl KeyRing {
         }
     }
 
-    /// The ids of its keys, the one that seals first.
+    /// Returns the ids of the keys, the sealing key first.
     pub fn ids(&self) -> Vec<String> {
         let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
         keys.iter().map(|key| key.id.clone()).collect()
@@ -177,16 +193,17 @@ impl KeyRing {
         keys.iter().find(|key| key.id == id).cloned()
     }
 
-    /// Seals a text as a PASETO of version 4. `label` follows the key's id in the footer, for all to see; `bound` has to be
-    /// the same when it is opened.
+    /// Seals a text as a PASETO v4.local token.
+    ///
+    /// The footer has the key's id and `label`, both readable. Opening needs the same `bound`.
     pub(crate) fn seal(&self, text: &str, label: &str, bound: &[u8]) -> String {
         let key = self.first();
         let footer = if label.is_empty() { key.id.clone() } else { format!("{}.{label}", key.id) };
         LocalToken::encrypt(&key.secret, text.as_bytes(), Some(footer.as_bytes()), Some(bound))
-            .expect("a text that is not empty can be sealed as long as the system gives randomness")
+            .expect("sealing a non-empty text fails only if the system's source of randomness fails")
     }
 
-    /// Opens what was sealed under one of the keys; `bound` makes what it has to be bound to out of the label.
+    /// Opens a text sealed under one of the keys. `bound` derives the implicit assertion from the label.
     pub(crate) fn open(&self, sealed: &str, bound: impl FnOnce(&str) -> Option<Vec<u8>>) -> Option<String> {
         let token = UntrustedToken::<Local, V4>::try_from(sealed).ok()?;
         let footer = std::str::from_utf8(token.untrusted_footer()).ok()?;
@@ -210,9 +227,9 @@ mod tests {
         (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
     }
 
-    /// The official vectors of PASETO v4.local: what should open does, with its message; what should not does not.
+    /// Checks the official PASETO v4.local test vectors: valid tokens open with their message, and invalid ones fail.
     #[test]
-    fn the_official_vectors_of_the_token_format_hold() {
+    fn official_paseto_vectors_hold() {
         let vectors: Value = serde_json::from_str(include_str!("../../tests/paseto_v4_local.json")).unwrap();
         let vectors = vectors["tests"].as_array().unwrap();
         let (mut opened, mut refused) = (0, 0);
@@ -236,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_under_any_key_of_the_ring_and_only_where_it_is_bound_to() {
+    fn sealed_text_opens_with_any_key_of_the_ring() {
         let ring = KeyRing::new(Key::generate("a").unwrap());
         let sealed = ring.seal("hello", "label", b"here");
         let opened = ring.open(&sealed, |label| (label == "label").then(|| b"here".to_vec())).unwrap();
@@ -255,7 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_as_they_were_written_and_mistakes_are_named() {
+    fn a_ring_is_replaced_as_a_whole() {
+        let (a, b) = (Key::generate("a").unwrap(), Key::generate("b").unwrap());
+        let ring = KeyRing::new(a.clone());
+        ring.replace(vec![b.clone(), a]).unwrap();
+        assert_eq!(ring.ids(), ["b", "a"]);
+        assert_eq!(ring.replace(vec![Key::generate("b").unwrap()]), Err(KeyError::Taken("b".to_owned())));
+        assert_eq!(ring.replace(Vec::new()), Err(KeyError::Empty));
+        assert_eq!(ring.ids(), ["b", "a"]);
+        ring.replace(vec![b]).unwrap();
+        assert_eq!(ring.ids(), ["b"]);
+    }
+
+    #[test]
+    fn keys_round_trip_and_invalid_keys_are_rejected() {
         let key = Key::generate("2026-11").unwrap();
         let read = Key::read("2026-11", &key.reveal()).unwrap();
         let ring = KeyRing::new(key.clone());

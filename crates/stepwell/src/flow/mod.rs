@@ -1,27 +1,31 @@
-//! Interactive flows: a workflow that is started and resumed in one call each, and rests in between wherever its strategy says:
-//! sealed in a token, behind a single-use handle, or as a durable run.
+//! Interactive flows: workflows that one call starts and one call resumes.
 //!
-//! A resume is one transaction: the flow is opened, goes on to its next pause in memory, and one commit uses up what it was
-//! resumed by, writes everything its steps have staged and puts the flow where it rests next. If anything goes wrong before
-//! that commit, nothing has happened and the token is still good.
+//! Between calls, the strategy decides where the state is kept: sealed in a token, behind a single-use handle, or as a
+//! durable run.
+//!
+//! A resume is one transaction. The flow runs in memory to its next pause. Then one commit uses up the token, writes
+//! everything the steps have staged, and stores the flow's new state. If anything fails before that commit, nothing is
+//! written and the token stays valid.
 
 pub mod answer;
+mod commit;
 mod durable;
+mod execution;
 pub mod flows;
 pub mod keys;
+mod links;
+pub(crate) mod outbox;
 pub mod outlet;
-mod pass;
-pub(crate) mod post;
-mod rest;
 mod resume;
 pub mod strategy;
 mod token;
 
 pub use answer::{Answer, FlowError, Pause};
-pub use durable::LinkTo;
-pub(crate) use durable::sent_mark;
+pub(crate) use flows::REVOKED;
 pub use flows::{Flows, FlowsBuilder, Revoke};
 pub use keys::{Key, KeyError, KeyRing};
+pub(crate) use links::sent_mark;
+pub use links::{AnswerLink, CreateAnswerLink};
 pub use outlet::{Message, Outgoing, Outlet, OutletError};
 pub use resume::Resume;
 pub use strategy::{Durable, Handle, Sealed, Strategy};

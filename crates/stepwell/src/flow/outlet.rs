@@ -1,4 +1,6 @@
-//! Outlets: how what resumes a flow reaches somebody. Whatever is sent out is committed before; it is sent at least once.
+//! Outlets send the token that resumes a flow to a person or system.
+//!
+//! A message with a row in the store is committed before it is sent, and is sent at least once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use super::keys::is_id;
 use crate::action::ActionError;
 use crate::host::BoxFuture;
 
-/// What is to be sent out at the next pause.
+/// A message to send at the next pause.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outgoing {
@@ -26,7 +28,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Through this outlet, to this address.
+    /// Creates a message through this outlet to this address.
     pub fn new(outlet: impl Into<String>, to: impl Into<String>) -> Self {
         Outgoing {
             outlet: outlet.into(),
@@ -38,28 +40,28 @@ impl Outgoing {
         }
     }
 
-    /// In these words: a template that the outlet knows.
+    /// Names a template that the outlet knows.
     #[must_use]
     pub fn template(mut self, template: impl Into<String>) -> Self {
         self.template = Some(template.into());
         self
     }
 
-    /// What the template may show.
+    /// Sets the data for the template.
     #[must_use]
     pub fn data(mut self, data: Value) -> Self {
         self.data = data;
         self
     }
 
-    /// Only these outcomes can be answered by it; without this, all that the place takes.
+    /// Allows this outcome as the answer. Default: every outcome that the place accepts.
     #[must_use]
     pub fn outcome(mut self, outcome: impl Into<Name>) -> Self {
         self.outcomes.push(outcome.into());
         self
     }
 
-    /// How long it is good; without this, as long as its strategy says.
+    /// Sets the lifetime of the sent token. Default: the strategy's.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl_ms = Some(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
@@ -67,49 +69,46 @@ impl Outgoing {
     }
 
     pub(crate) fn check(&self) -> Result<(), ActionError> {
-        let wrong = |why: String| Err(ActionError::new("invalidOutgoing", why).finally());
+        let wrong = |why: String| Err(ActionError::new("invalidOutgoing", why).non_retryable());
         if !is_id(&self.outlet) {
-            return wrong(format!("`{}` is not the name of an outlet", self.outlet));
+            return wrong(format!("`{}` is not a valid outlet name", self.outlet));
         }
         if self.to.trim().is_empty() {
-            return wrong(format!("`{}` has to be told to whom it sends", self.outlet));
+            return wrong(format!("the message through outlet `{}` has no recipient: set `to`", self.outlet));
         }
         if self.ttl_ms == Some(0) {
-            return wrong("what is sent out has to be good for some time: its TTL is 0".to_owned());
+            return wrong("the TTL of a sent token must be greater than 0".to_owned());
         }
         Ok(())
     }
 }
 
-/// What an outlet sends.
+/// The message that an outlet sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
-    /// The same however often it is sent: whoever receives it twice can tell.
+    /// Message id, the same for every attempt, so that receivers can drop duplicates.
     pub id: String,
-    /// Whose flow it is.
     pub tenant: TenantId,
-    /// The flow.
     pub flow: RunId,
-    /// The workflow.
     pub workflow: Name,
-    /// Where it waits.
+    /// The place where the flow waits.
     pub place: Name,
-    /// What may be answered.
+    /// The outcomes that this message may answer with.
     pub outcomes: Vec<Name>,
-    /// To whom.
+    /// Recipient address, in the outlet's format.
     pub to: String,
-    /// In which words.
+    /// Name of the outlet's template.
     pub template: Option<String>,
-    /// What those may show.
+    /// Data for the template.
     pub data: Value,
-    /// What resumes the flow. A secret: whoever has it can.
+    /// Token that resumes the flow. It is a secret: anyone who has it can resume the flow.
     pub token: String,
-    /// When that is over.
+    /// Expiry of the token; `None` if it never expires.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Why something was not sent.
+/// The reason why an outlet did not send a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct OutletError {
@@ -118,27 +117,28 @@ pub struct OutletError {
 }
 
 impl OutletError {
-    /// It may be tried again.
+    /// Creates an error after which sending is retried.
     pub fn new(why: impl Into<String>) -> Self {
         OutletError { why: why.into(), is_final: false }
     }
 
-    /// Trying again is of no use.
+    /// Marks the error as non-retryable.
     #[must_use]
-    pub fn finally(mut self) -> Self {
+    pub fn non_retryable(mut self) -> Self {
         self.is_final = true;
         self
     }
 
-    /// Trying again is of no use.
+    /// Returns true if the error is non-retryable.
     pub fn is_final(&self) -> bool {
         self.is_final
     }
 }
 
-/// A way to reach somebody: mail, a webhook, a letter.
+/// A channel to people or systems, such as mail or a webhook.
 pub trait Outlet: Send + Sync {
-    /// Sends. It is asked again when it fails, and may be asked twice for the same message after a crash.
+    /// Sends a message. It is called again after a retryable failure, and may be called twice for one message after a
+    /// crash.
     fn send(&self, message: Message) -> BoxFuture<Result<(), OutletError>>;
 }
 
@@ -152,24 +152,24 @@ where
     }
 }
 
-/// The outlets by name.
+/// The registered outlets by name.
 pub(crate) type Outlets = BTreeMap<String, Arc<dyn Outlet>>;
 
-/// What is kept of a message until it is sent, sealed.
+/// A message that waits to be sent. It is stored sealed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Posted {
+pub(crate) struct QueuedMessage {
     pub(crate) outlet: String,
     pub(crate) message: Message,
-    /// How often it was tried in vain.
-    pub(crate) tries: u32,
+    /// Number of failed attempts.
+    pub(crate) attempts: u32,
 }
 
-/// How often a message is tried before it is given up.
+/// Maximum number of attempts before a message is given up.
 pub(crate) const MAX_SENDS: u32 = 8;
-/// How long whoever sends a message has for it before somebody else tries.
+/// Time that a process has for sending a message before another may try, in milliseconds.
 pub(crate) const SEND_LEASE_MS: u64 = 60_000;
 
-/// How long to wait after so many tries in vain.
-pub(crate) fn pause_ms(tries: u32) -> u64 {
-    5_000_u64.saturating_mul(1 << tries.min(10)).min(3_600_000)
+/// Returns the delay after `attempts` failed attempts, in milliseconds: exponential, at most one hour.
+pub(crate) fn pause_ms(attempts: u32) -> u64 {
+    5_000_u64.saturating_mul(1 << attempts.min(10)).min(3_600_000)
 }

@@ -1,74 +1,86 @@
-//! A flow is started, resumed, or looked at.
+//! Starting, resuming and showing flows.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use stepwell_core::schema::{Misfit, Schema};
-use stepwell_core::{ActionCall, Event, Name, RunId, Snapshot, Timestamp, start};
+use stepwell_core::schema::{Schema, SchemaViolation};
+use stepwell_core::{ActionCall, Input, Name, RunId, Snapshot, Timestamp, start};
 use stepwell_store::{
     HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite, Record, RecordQuery, Refused, Status,
     StoreError, TenantScope,
 };
 
 use super::answer::{Answer, FlowError, Pause, pauses};
+use super::commit::{FlowCommitError, Origin};
+use super::execution::{ExecutionError, FlowExecution, loaded_run_of};
 use super::flows::{Flows, Revoke, handle};
-use super::pass::{Pass, Passless, standing_of};
-use super::rest::{Origin, Restless};
 use super::strategy::{Sealed, Strategy, WATCH};
 use super::token::{self, Purpose, Secret, Unsealed};
 use crate::actor::Permission;
+use crate::answering::Sender;
+use crate::commit_cycle::CommitFailure;
 use crate::engine::Inner;
 use crate::error::EngineError;
+use crate::loaded_run::CommitExtras;
 use crate::registry::Workflow;
 use crate::runner;
-use crate::standing::Along;
 use crate::start::Start;
-use crate::turn::Turnless;
 
-/// How often a pass is made again because something it had read has changed.
+/// Maximum number of executions of one request, if data that it has read changes meanwhile.
 const MAX_PASSES: u32 = 16;
-/// After how long somebody who came while a flow is being resumed may try again.
+/// Delay in milliseconds that a caller is told if another request is resuming the flow.
 pub(super) const RETRY_AFTER_MS: u64 = 1_000;
-/// Every refusal of a token takes a multiple of this, whatever the reason: longer than any look-up should.
+/// Every refusal of a token takes a multiple of this time in milliseconds, which is longer than a lookup should take.
+/// So the duration does not reveal the reason.
+// The lookups themselves cannot be made equally fast: a row that exists is also decoded, and over 100,000
+// attempts that is measurable.
 const REFUSAL_MS: u64 = 25;
-/// The operation under which answers are kept.
+/// Operation under which answers are recorded.
 pub(crate) const FLOW: &str = "flow";
 
-/// A flow is to go on.
+/// A request to resume a flow.
 #[derive(Debug, Clone)]
 pub struct Resume {
     token: String,
     outcome: Option<Name>,
-    brings: Result<Value, String>,
+    input: Result<Value, String>,
     key: Option<String>,
+    reason: Option<String>,
 }
 
 impl Resume {
-    /// With this token.
+    /// Creates a request with this token and the input `null`.
     pub fn new(token: impl Into<String>) -> Self {
-        Resume { token: token.into(), outcome: None, brings: Ok(Value::Null), key: None }
+        Resume { token: token.into(), outcome: None, input: Ok(Value::Null), key: None, reason: None }
     }
 
-    /// With this input.
+    /// Sets the input, which is validated against the form of the pause.
     #[must_use]
     pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
-        self.brings = serde_json::to_value(input).map_err(|error| error.to_string());
+        self.input = serde_json::to_value(input).map_err(|error| error.to_string());
         self
     }
 
-    /// One of the outcomes that the pause names; without this, the only one.
+    /// Sets the outcome. Default: the only one that the pause accepts.
     #[must_use]
     pub fn outcome(mut self, outcome: impl Into<Name>) -> Self {
         self.outcome = Some(outcome.into());
         self
     }
 
-    /// The same key gets the same answer, next token included.
+    /// Sets an idempotency key. A repeated request gets the recorded answer, including the next token.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
+        self
+    }
+
+    /// Sets the reason for answering in place of the answerers, which needs `workflow:admin`.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
         self
     }
 
@@ -76,49 +88,49 @@ impl Resume {
         &self.token
     }
 
-    /// The outcome that is meant, if it was said.
+    /// Returns the requested outcome, if there is one.
     pub(crate) fn wanted(&self) -> Option<&Name> {
         self.outcome.as_ref()
     }
 
     pub(crate) fn input_value(&self) -> Result<Value, FlowError> {
-        self.brings.clone().map_err(|why| {
-            FlowError::Engine(EngineError::Invalid(format!("the input cannot be written as JSON: {why}")))
+        self.input.clone().map_err(|why| {
+            FlowError::Engine(EngineError::Invalid(format!("the input cannot be serialized as JSON: {why}")))
         })
     }
 }
 
-/// A request whose answer is kept.
+/// A request with an idempotency key.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct IdempotentRequest {
     pub(crate) key: String,
-    /// A hash of what was asked.
+    /// SHA-256 of the request.
     pub(crate) request: [u8; 32],
 }
 
-impl Asked {
-    fn new(key: Option<String>, request: &Value) -> Option<Self> {
-        key.map(|key| Asked { key, request: Sha256::digest(request.to_string()).into() })
+impl IdempotentRequest {
+    pub(super) fn new(key: Option<String>, request: &Value) -> Option<Self> {
+        key.map(|key| IdempotentRequest { key, request: Sha256::digest(request.to_string()).into() })
     }
 }
 
-/// A handle that is being used: by whom, as far as its row says.
-pub(crate) struct Taking {
+/// A handle that is being resumed. `is_reserved`: its row names this process as the owner.
+pub(crate) struct HandleReservation {
     pub(crate) row: HandleRow,
     pub(crate) is_reserved: bool,
 }
 
-/// What a resume is given, once it is known to be good.
+/// A verified token with the flow's state.
 pub(crate) struct Opened {
     pub(crate) workflow: Arc<Workflow>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) origin: Origin,
-    /// The strategy's name.
+    /// Name of the strategy.
     pub(crate) name: String,
 }
 
 impl Flows {
-    /// Starts a flow: it goes on to its first pause, or to its end.
+    /// Starts a flow and runs it to its first pause or its end.
     pub async fn start(&self, start: Start) -> Result<Answer, FlowError> {
         self.engine.permit(Permission::Manage)?;
         let inner = &self.engine.inner;
@@ -127,8 +139,10 @@ impl Flows {
             return Err(FlowError::NotAllowed(start.workflow));
         }
         let (name, strategy) = self.shared.strategies.of(&workflow.definition)?;
-        let asked =
-            Asked::new(start.key.clone(), &json!(["start", start.workflow, start.input.as_ref().ok()]));
+        let asked = IdempotentRequest::new(
+            start.key.clone(),
+            &json!(["start", start.workflow, start.input.as_ref().ok()]),
+        );
         let _answering = self.answering(asked.as_ref())?;
         if let Some(answer) = self.answered(asked.as_ref()).await? {
             return Ok(answer);
@@ -137,47 +151,52 @@ impl Flows {
             return self.start_durable(&name, durable, start, asked.as_ref()).await;
         }
         if start.is_timed() {
-            let why = "only a durable run begins later or has a deadline: let the workflow begin as one";
+            let why = "only a durable run can have a start time or a deadline: use a durable strategy";
             return Err(EngineError::Invalid(why.to_owned()).into());
         }
         let flow = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let input = start.input.clone().map_err(|why| {
             EngineError::Invalid(format!(
-                "the input of `{}` cannot be written as JSON: {why}",
+                "the input of `{}` cannot be serialized as JSON: {why}",
                 start.workflow
             ))
         })?;
         for attempt in 0..MAX_PASSES {
-            let change = start_of(&workflow, flow, input.clone(), inner.host.now())?;
-            let standing = standing_of(workflow.clone(), Arc::new(change.snapshot), inner.host.now());
-            let mut pass = Pass::new(inner, self.engine.scope, standing);
-            pass.entry = Some(change.entry);
+            let mut change = start_of(&workflow, flow, input.clone(), inner.host.now())?;
+            change.entry.actor = self.engine.actor_id();
+            let loaded_run = loaded_run_of(workflow.clone(), Arc::new(change.snapshot), inner.host.now());
+            let mut execution = FlowExecution::new(inner, self.engine.scope, loaded_run);
+            execution.entry = Some(change.entry);
             if let Some(failure) = change.stopped {
                 return Err(FlowError::Failed(failure));
             }
-            let came = self.to_pause(&mut pass, None, None).await;
-            match self.rested(came, &mut pass, &Origin::Begun, &name, asked.as_ref()).await {
-                Err(Restless::Again) => inner.pause_after(attempt).await,
-                Err(Restless::Unfit(errors)) => return Err(unfit(errors)),
-                Err(Restless::Flow(error)) => return Err(error),
-                Err(Restless::Answered(answer)) => return Ok(*answer),
+            let came = self.to_pause(&mut execution, None, None).await;
+            match self.commit_pause(came, &mut execution, &Origin::Begun, &name, asked.as_ref()).await {
+                Err(FlowCommitError::Again) => inner.pause_after(attempt).await,
+                Err(FlowCommitError::InvalidOutcome(errors)) => return Err(unfit(errors)),
+                Err(FlowCommitError::Flow(error)) => return Err(error),
+                Err(FlowCommitError::Answered(answer)) => return Ok(*answer),
                 Ok(answer) => return Ok(answer),
             }
         }
-        Err(EngineError::Contended { run: flow, tries: MAX_PASSES }.into())
+        Err(EngineError::Contended { run: flow, attempts: MAX_PASSES }.into())
     }
 
-    /// Resumes a flow: it goes on to its next pause, or to its end. An input that is wrong leaves it where it is: the answer
-    /// says what, and the token is still good.
+    /// Resumes a flow and runs it to its next pause or its end. Invalid input leaves the flow unchanged: the answer
+    /// lists the errors, and the token stays valid.
     pub async fn resume(&self, resume: Resume) -> Result<Answer, FlowError> {
         let began = tokio::time::Instant::now();
         let name = token::split(&resume.token).map(|(name, _)| name.to_owned());
         let strategy = name.as_ref().and_then(|name| self.shared.strategies.by_name.get(name));
         let answer = match strategy {
             Some(Strategy::Sealed(sealed)) => self.resume_sealed(&resume, sealed).await,
-            // Whoever asked may go away: what they have begun is brought to its end.
-            Some(Strategy::Handle(_) | Strategy::Durable(_)) => self.beside(resume).await,
-            None if name.as_deref() == Some(WATCH) => self.show(&resume.token).await,
+            // The caller may go away, so the work runs in a separate task that completes.
+            Some(Strategy::Handle(_) | Strategy::Durable(_)) => self.resume_stored(resume).await,
+            // A valid token is refused, so that its input is not lost in silence.
+            None if name.as_deref() == Some(WATCH) => match self.shown(&resume.token).await {
+                Ok(_) => Err(FlowError::WatchOnly),
+                Err(error) => Err(error),
+            },
             None => Err(FlowError::Gone),
         };
         if matches!(answer, Err(FlowError::Gone)) {
@@ -186,17 +205,17 @@ impl Flows {
         answer
     }
 
-    /// Seals a state of one's own under a strategy that seals: what [`Flows::open`] gives back and [`Flows::resume`] goes on
-    /// with. The state goes with a workflow that is known here.
+    /// Seals a snapshot with a sealed strategy. [`Flows::open`] returns the snapshot, and [`Flows::resume`] resumes it.
+    /// Its workflow must be known to this process.
     pub fn seal(&self, strategy: &str, snapshot: &Snapshot) -> Result<String, FlowError> {
         let Strategy::Sealed(sealed) = self.shared.strategies.get(strategy)? else {
-            let why = format!("strategy `{strategy}` does not seal: what rests there is in a row");
+            let why = format!("strategy `{strategy}` is not a sealed strategy: it stores states in rows");
             return Err(EngineError::Invalid(why).into());
         };
         self.sealed(strategy, sealed, snapshot)
     }
 
-    /// The state in a sealed token, if the token is good. It stays good.
+    /// Returns the state in a valid sealed token. The token stays valid.
     pub async fn open(&self, token: &str) -> Result<Arc<Snapshot>, FlowError> {
         let name = token::split(token).ok_or(FlowError::Gone)?.0;
         match self.shared.strategies.by_name.get(name) {
@@ -205,7 +224,7 @@ impl Flows {
         }
     }
 
-    /// Shows what a token is for. Nothing changes, however often it is asked.
+    /// Shows the flow that a token belongs to. It changes nothing.
     pub async fn show(&self, token: &str) -> Result<Answer, FlowError> {
         let began = tokio::time::Instant::now();
         let shown = self.shown(token).await;
@@ -230,21 +249,21 @@ impl Flows {
             Some(Strategy::Durable(_)) => return self.show_link(token, name, raw).await,
         };
         let mut answer = Answer::of(&opened.workflow.definition, &opened.snapshot, Status::Waiting);
-        answer.rests = Some(opened.name.clone());
+        answer.strategy = Some(opened.name.clone());
         answer.token = Some(token.to_owned());
         answer.expires_at = opened.origin.expires_at();
         Ok(answer)
     }
 
-    async fn beside(&self, resume: Resume) -> Result<Answer, FlowError> {
+    async fn resume_stored(&self, resume: Resume) -> Result<Answer, FlowError> {
         let (tell, told) = tokio::sync::oneshot::channel();
         let flows = self.clone();
         let inner = self.engine.inner.clone();
         inner.host.spawn.spawn(Box::pin(async move {
-            // An engine that stops waits for it.
+            // Stopping the engine waits for this guard.
             let _under_way = flows.engine.inner.under_way();
             let answer = flows.resume_row(&resume).await;
-            // Nobody may be there any more.
+            // The caller may be gone.
             let _ = tell.send(answer);
         }));
         told.await.unwrap_or(Err(FlowError::Engine(EngineError::Stopped)))
@@ -257,13 +276,17 @@ impl Flows {
             return Ok(answer);
         }
         match self.resume_found(resume, asked.as_ref()).await {
-            // Another process may have answered the same request since it was looked for.
+            // Another process may have answered the same request since the lookup above.
             Err(FlowError::Gone) => self.answered(asked.as_ref()).await?.ok_or(FlowError::Gone),
             answer => answer,
         }
     }
 
-    async fn resume_found(&self, resume: &Resume, asked: Option<&Asked>) -> Result<Answer, FlowError> {
+    async fn resume_found(
+        &self,
+        resume: &Resume,
+        asked: Option<&IdempotentRequest>,
+    ) -> Result<Answer, FlowError> {
         let (name, raw) = token::split(&resume.token).ok_or(FlowError::Gone)?;
         if let Some(Strategy::Durable(durable)) = self.shared.strategies.by_name.get(name) {
             let row = self.load_handle(name, raw, HandleKind::Link).await?;
@@ -284,7 +307,8 @@ impl Flows {
     async fn resume_sealed(&self, resume: &Resume, sealed: &Sealed) -> Result<Answer, FlowError> {
         let asked = self.asked(resume)?;
         let _answering = self.answering(asked.as_ref())?;
-        // Before it is looked whether the token was used: the same request is the same answer.
+        // A repeated request gets the recorded answer even if its token is used by now, so look up the answer before
+        // failing.
         let opened = self.open_sealed(&resume.token, sealed).await;
         if let Some(answer) = self.answered(asked.as_ref()).await? {
             return Ok(answer);
@@ -299,83 +323,89 @@ impl Flows {
         Err(FlowError::Busy { retry_after_ms: RETRY_AFTER_MS })
     }
 
-    /// One try to go on; `None` = something has changed meanwhile, and it is to be tried again.
+    /// Attempts to resume the flow once. `None`: data has changed meanwhile, so try again.
     async fn tried(
         &self,
         opened: &Opened,
         resume: &Resume,
-        asked: Option<&Asked>,
+        asked: Option<&IdempotentRequest>,
     ) -> Option<Result<Answer, FlowError>> {
         match self.go_on(opened, resume, asked).await {
-            Err(Restless::Again) => None,
-            Err(Restless::Unfit(errors)) => Some(Ok(self.again(opened, resume, errors))),
-            Err(Restless::Flow(error)) => Some(Err(error)),
-            Err(Restless::Answered(answer)) => Some(Ok(*answer)),
+            Err(FlowCommitError::Again) => None,
+            Err(FlowCommitError::InvalidOutcome(errors)) => Some(Ok(self.again(opened, resume, errors))),
+            Err(FlowCommitError::Flow(error)) => Some(Err(error)),
+            Err(FlowCommitError::Answered(answer)) => Some(Ok(*answer)),
             Ok(answer) => Some(Ok(answer)),
         }
     }
 
-    /// The flow takes the input and goes on to where it rests next.
+    /// Applies the input and runs the flow to its next pause or its end.
     async fn go_on(
         &self,
         opened: &Opened,
         resume: &Resume,
-        asked: Option<&Asked>,
-    ) -> Result<Answer, Restless> {
+        asked: Option<&IdempotentRequest>,
+    ) -> Result<Answer, FlowCommitError> {
         let inner = &self.engine.inner;
         let definition = &opened.workflow.definition;
         let waits = pauses(definition, &opened.snapshot);
         let input = resume.input_value()?;
         let (pause, outcome) = chosen(&waits, resume.outcome.as_ref(), &[])?;
-        let misfits = check_form(pause, &input);
-        if !misfits.is_empty() {
-            return Err(Restless::Unfit(misfits));
+        let violations = check_form(pause, &input);
+        if !violations.is_empty() {
+            return Err(FlowCommitError::InvalidOutcome(violations));
         }
         let event = event_of(pause, outcome, input);
-        let standing = standing_of(opened.workflow.clone(), opened.snapshot.clone(), inner.host.now());
-        let mut pass = Pass::new(inner, self.engine.scope, standing);
-        let mut taking = match &opened.origin {
-            Origin::Handle { row, .. } => Some(Taking { row: (**row).clone(), is_reserved: false }),
+        let loaded_run = loaded_run_of(opened.workflow.clone(), opened.snapshot.clone(), inner.host.now());
+        let mut execution = FlowExecution::new(inner, self.engine.scope, loaded_run);
+        let mut reservation = match &opened.origin {
+            Origin::Handle { row, .. } => {
+                Some(HandleReservation { row: (**row).clone(), is_reserved: false })
+            }
             Origin::Begun | Origin::Sealed { .. } => None,
         };
-        let came = match pass.offer(&event).await {
-            Ok(call) => self.to_pause(&mut pass, call, taking.as_mut()).await,
-            Err(passless) => Err(passless),
+        // Without a caller the token is the proof: only the answerer has received it.
+        let sender = Sender::of(self.engine.shared_actor(), resume.reason.clone());
+        let came = match execution.offer(&event, &sender).await {
+            Ok(call) => self.to_pause(&mut execution, call, reservation.as_mut()).await,
+            Err(error) => Err(error),
         };
-        let origin = opened.origin.taken_by(taking.as_ref());
-        let rested = self.rested(came, &mut pass, &origin, &opened.name, asked).await;
-        if let (Err(_), Some(taking)) = (&rested, &taking) {
-            self.give_back(taking).await;
+        let origin = opened.origin.taken_by(reservation.as_ref());
+        let commit_pause = self.commit_pause(came, &mut execution, &origin, &opened.name, asked).await;
+        if let (Err(_), Some(reservation)) = (&commit_pause, &reservation) {
+            self.release_reservation(reservation).await;
         }
-        rested
+        commit_pause
     }
 
-    /// Runs what is due until nothing is. A handle is reserved before the first action runs.
+    /// Runs the flow until it waits or ends. A handle is reserved before the first action runs.
     async fn to_pause(
         &self,
-        pass: &mut Pass<'_>,
+        execution: &mut FlowExecution<'_>,
         mut due: Option<Box<ActionCall>>,
-        mut taking: Option<&mut Taking>,
-    ) -> Result<(), Passless> {
+        mut reservation: Option<&mut HandleReservation>,
+    ) -> Result<(), ExecutionError> {
         loop {
             let call = match due.take() {
                 Some(call) => call,
-                None => match pass.next().await? {
+                None => match execution.next().await? {
                     Some(call) => call,
                     None => return Ok(()),
                 },
             };
-            if let Some(taking) = taking.as_deref_mut().filter(|taking| !taking.is_reserved) {
-                self.reserve(taking).await?;
+            if let Some(reservation) =
+                reservation.as_deref_mut().filter(|reservation| !reservation.is_reserved)
+            {
+                self.reserve(reservation).await?;
             }
-            pass.act(*call).await?;
+            execution.act(*call).await?;
         }
     }
 
-    async fn reserve(&self, taking: &mut Taking) -> Result<(), Passless> {
+    async fn reserve(&self, reservation: &mut HandleReservation) -> Result<(), ExecutionError> {
         let process = self.engine.inner.process();
-        self.own(&mut taking.row, Some(process)).await?;
-        taking.is_reserved = true;
+        self.own(&mut reservation.row, Some(process)).await?;
+        reservation.is_reserved = true;
         Ok(())
     }
 
@@ -383,49 +413,54 @@ impl Flows {
         &self,
         row: &mut HandleRow,
         owner: Option<stepwell_store::ProcessId>,
-    ) -> Result<(), Passless> {
+    ) -> Result<(), ExecutionError> {
         let (inner, scope) = (&self.engine.inner, self.engine.scope);
-        let write =
-            HandleWrite { handle: row.handle, expected: Some(row.fence), then: HandleChange::Own(owner) };
-        let along = Along { handles: vec![write], ..Along::default() };
-        match inner.apply(scope, inner.commit_of(scope, along, inner.host.now())).await {
+        let write = HandleWrite {
+            handle: row.handle,
+            expected: Some(row.fence),
+            then: HandleChange::SetOwner(owner),
+        };
+        let extras = CommitExtras { handles: vec![write], ..CommitExtras::default() };
+        match inner.apply(scope, inner.commit_of(scope, extras, inner.host.now())).await {
             Ok(_) => {
                 row.owner = owner;
                 row.fence += 1;
                 Ok(())
             }
-            Err(Turnless::Refused(Refused::Handle { .. }) | Turnless::Moved) => Err(Passless::Again),
-            Err(turnless) => Err(Passless::Engine(turnless.into())),
+            Err(CommitFailure::Refused(Refused::Handle { .. }) | CommitFailure::Moved) => {
+                Err(ExecutionError::Again)
+            }
+            Err(failure) => Err(ExecutionError::Engine(failure.into())),
         }
     }
 
-    /// What was reserved is good again.
-    async fn give_back(&self, taking: &Taking) {
-        if !taking.is_reserved {
+    /// Ends the reservation of a handle, so that its token is valid again.
+    async fn release_reservation(&self, reservation: &HandleReservation) {
+        if !reservation.is_reserved {
             return;
         }
-        let mut row = taking.row.clone();
+        let mut row = reservation.row.clone();
         for attempt in 0..MAX_PASSES {
             match self.own(&mut row, None).await {
                 Ok(()) => return,
-                Err(Passless::Again) => {}
-                Err(passless) => {
-                    tracing::warn!(handle = %row.handle, ?passless, "a handle was not given back; it is tried again");
+                Err(ExecutionError::Again) => {}
+                Err(error) => {
+                    tracing::warn!(handle = %row.handle, ?error, "a handle could not be released; it is retried");
                     self.engine.inner.pause_after(attempt).await;
                 }
             }
-            // It may have been written meanwhile and still be ours: nobody else would ever give it back.
+            // The row may have changed meanwhile and still name this process. Then no other process would release it.
             match self.handle_row(row.handle).await {
-                Ok(Some(now)) if now.owner == taking.row.owner => row = now,
+                Ok(Some(now)) if now.owner == reservation.row.owner => row = now,
                 Ok(_) => return,
                 Err(_) => {}
             }
         }
-        // Under another name this process owns it no longer.
+        // Take a new process id, under which this process no longer owns the handle.
         self.engine.inner.in_doubt();
     }
 
-    /// Refuses a handle that somebody living works on.
+    /// Rejects a handle that a live process has reserved.
     async fn not_reserved(&self, row: &HandleRow) -> Result<(), FlowError> {
         match is_worked_on(&self.engine.inner, self.engine.scope, row).await? {
             true => Err(FlowError::Busy { retry_after_ms: RETRY_AFTER_MS }),
@@ -433,7 +468,7 @@ impl Flows {
         }
     }
 
-    /// The row behind a handle's token.
+    /// Loads the row behind a handle's token.
     pub(crate) async fn load_handle(
         &self,
         name: &str,
@@ -454,6 +489,7 @@ impl Flows {
 
     pub(crate) async fn handle_row(&self, hash: HandleHash) -> Result<Option<HandleRow>, FlowError> {
         let store = &self.engine.inner.store;
+        // Not `Store::load`: a flow behind a handle has no inbox and no checkpoints to load.
         let page = store.records(self.engine.scope, RecordQuery::Handle(hash)).await?;
         Ok(page.items.into_iter().find_map(handle))
     }
@@ -479,7 +515,7 @@ impl Flows {
             return Err(FlowError::Gone);
         }
         let (workflow, snapshot) = self.restore(&unsealed.state).await?;
-        // Where nothing but tokens is, nothing can have become of it that a row would tell.
+        // If all strategies are sealed and not single-use, no row can exist, so skip the queries.
         let may_be_used = sealed.is_once || self.shared.strategies.keeps_rows();
         if (may_be_used && self.is_used(&snapshot).await?)
             || (sealed.is_once && self.is_revoked(&unsealed, &snapshot).await?)
@@ -495,17 +531,17 @@ impl Flows {
         Ok(Opened { workflow, snapshot, origin, name: name.to_owned() })
     }
 
-    /// Whether a sealed token was used for something that was written, or its flow rests elsewhere since.
+    /// Returns `true` if a sealed token was used for a write, or its flow has left the sealed strategy.
     async fn is_used(&self, snapshot: &Snapshot) -> Result<bool, FlowError> {
         let (inner, scope) = (&self.engine.inner, self.engine.scope);
         let (flow, version) = (snapshot.instance_id(), snapshot.version());
-        let [used, left] = super::rest::consumed_queries(flow, version, inner.host.now());
+        let [used, left] = super::commit::consumed_queries(flow, version, inner.host.now());
         let (used, left) =
             tokio::try_join!(inner.store.records(scope, used), inner.store.records(scope, left))?;
         Ok(!used.items.is_empty() || !left.items.is_empty())
     }
 
-    /// Whether a sealed token that can be revoked was.
+    /// Returns `true` if a single-use sealed token was revoked.
     async fn is_revoked(&self, token: &Unsealed, snapshot: &Snapshot) -> Result<bool, FlowError> {
         let flow = snapshot.instance_id();
         let by = token.claims.created_by.clone().map(Revoke::Actor);
@@ -517,13 +553,11 @@ impl Flows {
         Ok(false)
     }
 
-    /// A state that was kept, and the definition it goes with.
+    /// Restores a stored state and finds its definition.
     pub(crate) async fn restore(&self, state: &[u8]) -> Result<(Arc<Workflow>, Arc<Snapshot>), FlowError> {
         let inner = &self.engine.inner;
-        let unreadable = |error: serde_json::Error| {
-            EngineError::Restore(stepwell_core::RestoreError::Unreadable(error.to_string()))
-        };
-        let snapshot: Snapshot = serde_json::from_slice(state).map_err(unreadable)?;
+        // The state contains its long lists.
+        let snapshot = Snapshot::parse(state).map_err(EngineError::from)?;
         let hash = snapshot.definition_hash();
         let tenant = self.engine.scope.tenant();
         if inner.registry.by_hash(tenant, hash).is_none() {
@@ -537,38 +571,52 @@ impl Flows {
         Ok((workflow, Arc::new(snapshot)))
     }
 
-    /// The input was wrong: the flow waits where it was, and so does the token.
-    fn again(&self, opened: &Opened, resume: &Resume, errors: Vec<Misfit>) -> Answer {
+    /// Builds the answer to invalid input: the flow is unchanged, and the token stays valid.
+    fn again(&self, opened: &Opened, resume: &Resume, errors: Vec<SchemaViolation>) -> Answer {
         let mut answer = Answer::of(&opened.workflow.definition, &opened.snapshot, Status::Waiting);
-        answer.rests = Some(opened.name.clone());
+        answer.strategy = Some(opened.name.clone());
         answer.token = Some(resume.token.clone());
         answer.expires_at = opened.origin.expires_at();
         answer.errors = errors;
         answer
     }
 
-    fn asked(&self, resume: &Resume) -> Result<Option<Asked>, FlowError> {
+    fn asked(&self, resume: &Resume) -> Result<Option<IdempotentRequest>, FlowError> {
         let Resume { token, outcome, key, .. } = resume;
-        Ok(Asked::new(key.clone(), &json!(["resume", token, outcome, resume.input_value()?])))
+        Ok(IdempotentRequest::new(key.clone(), &json!(["resume", token, outcome, resume.input_value()?])))
     }
 
-    /// Nobody else in this process answers a request with this key meanwhile.
-    fn answering(&self, asked: Option<&Asked>) -> Result<Option<super::flows::Answering>, FlowError> {
+    /// Locks the idempotency key within this process. Another request with the same key gets [`FlowError::Busy`].
+    pub(super) fn answering(
+        &self,
+        asked: Option<&IdempotentRequest>,
+    ) -> Result<Option<super::flows::Answering>, FlowError> {
         let Some(asked) = asked else { return Ok(None) };
         let answering = self.shared.answering(self.engine.scope.tenant(), &asked.key);
         answering.map(Some).ok_or(FlowError::Busy { retry_after_ms: RETRY_AFTER_MS })
     }
 
-    /// What the same request was answered with.
-    async fn answered(&self, asked: Option<&Asked>) -> Result<Option<Answer>, FlowError> {
-        let Some(Asked { key, request }) = asked else { return Ok(None) };
+    /// Returns the recorded answer of a request, if there is one.
+    async fn answered(&self, asked: Option<&IdempotentRequest>) -> Result<Option<Answer>, FlowError> {
+        let Some(asked) = asked else { return Ok(None) };
+        match self.recorded(asked).await? {
+            Some(answer) => self.replayed(&asked.key, &answer).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the sealed record of a request, if there is one.
+    pub(super) async fn recorded(
+        &self,
+        asked: &IdempotentRequest,
+    ) -> Result<Option<bytes::Bytes>, FlowError> {
+        let IdempotentRequest { key, request } = asked;
         let now = self.engine.inner.host.now();
         let query = RecordQuery::Key { operation: FLOW.to_owned(), key: key.clone(), now };
         let known = self.engine.inner.store.records(self.engine.scope, query).await?.items.pop();
         match known {
             Some(Record::Key(record)) if record.request == Some(*request) => {
-                let answer = record.answer.unwrap_or_default();
-                self.replayed(key, &answer).await.map(Some)
+                Ok(Some(record.answer.unwrap_or_default()))
             }
             Some(_) => Err(FlowError::KeyReused { key: key.clone() }),
             None => Ok(None),
@@ -576,28 +624,29 @@ impl Flows {
     }
 }
 
-/// Somebody living works on a handle.
+/// Returns `true` if a live process has reserved a handle.
 pub(crate) async fn is_worked_on(
     inner: &Inner,
     scope: TenantScope,
     row: &HandleRow,
 ) -> Result<bool, StoreError> {
+    // Checked when a handle is used, for the one process that has reserved it. So no background job has to
+    // look for reservations of expired processes.
     let Some(owner) = row.owner else { return Ok(false) };
-    if inner.goes_by(owner) {
+    if inner.uses_name(owner) {
         return Ok(true);
     }
-    let query = RecordQuery::Living { process: owner, now: inner.host.now() };
+    let query = RecordQuery::AliveProcess { process: owner, now: inner.host.now() };
     Ok(!inner.store.records(scope, query).await?.items.is_empty())
 }
 
-/// A refusal takes as long as any other: who asks learns nothing from the time.
+/// Sleeps to the next multiple of [`REFUSAL_MS`], so that callers learn nothing from the duration of a refusal.
 async fn evenly(began: tokio::time::Instant) {
     let passed = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let until = (passed / REFUSAL_MS + 1) * REFUSAL_MS;
     tokio::time::sleep_until(began + std::time::Duration::from_millis(until)).await;
 }
 
-/// A flow begins.
 fn start_of(
     workflow: &Workflow,
     flow: RunId,
@@ -607,14 +656,15 @@ fn start_of(
     Ok(start(&workflow.definition, flow, input, now)?)
 }
 
-fn unfit(errors: Vec<Misfit>) -> FlowError {
+fn unfit(errors: Vec<SchemaViolation>) -> FlowError {
     let mut failure =
-        stepwell_core::Failure::new(crate::action::UNFIT, "the input is not accepted").finally();
+        stepwell_core::Failure::new(crate::action::VALIDATION_FAILED, "the input is not accepted")
+            .non_retryable();
     failure.errors = errors;
     FlowError::Failed(failure)
 }
 
-/// The pause that is answered, and how. `only` are the outcomes that may be; none = all.
+/// Chooses the pause and the outcome that a request answers. `only` restricts the outcomes; empty allows all.
 pub(crate) fn chosen<'a>(
     waits: &'a [Pause],
     outcome: Option<&Name>,
@@ -639,13 +689,13 @@ pub(crate) fn chosen<'a>(
     }
 }
 
-/// What of the input does not fit the form.
-pub(crate) fn check_form(pause: &Pause, input: &Value) -> Vec<Misfit> {
+/// Validates the input against the form of a pause.
+pub(crate) fn check_form(pause: &Pause, input: &Value) -> Vec<SchemaViolation> {
     let schema = pause.form.as_ref().and_then(|form| Schema::compile(form).ok());
     schema.map(|schema| schema.check(input)).unwrap_or_default()
 }
 
-/// An outcome as it comes to the flow: to this pause, and to no other that takes the same.
-pub(crate) fn event_of(pause: &Pause, outcome: Name, input: Value) -> Event {
-    Event::Answered { activation: pause.activation, signal: outcome, payload: input }
+/// Builds the input of the flow for this pause. Other pauses that accept the same outcome are not affected.
+pub(crate) fn event_of(pause: &Pause, outcome: Name, input: Value) -> Input {
+    Input::Answered { activation: pause.activation, signal: outcome, payload: input }
 }

@@ -1,5 +1,5 @@
-//! Tokens: `<name>.<raw>`, where the name says which strategy made it. What a strategy's own part holds is made and read here,
-//! and nowhere else.
+//! Tokens: `<name>.<raw>`, where the name is that of the strategy that made it. This module alone writes and reads the
+//! raw part.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,25 +11,25 @@ use uuid::Uuid;
 
 use super::keys::{KeyError, KeyRing, random};
 
-/// How hard deflate tries.
+/// Compression level of deflate.
 const EFFORT: u8 = 6;
 
-/// A token taken apart into the strategy's name and its own part.
+/// Splits a token into the name of its strategy and the raw part.
 pub(crate) fn split(token: &str) -> Option<(&str, &str)> {
     token.split_once('.').filter(|(name, raw)| super::keys::is_id(name) && !raw.is_empty())
 }
 
-/// What a sealed token may be used for.
+/// The purpose of a sealed token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To go on with the flow that is in it.
+    /// Resume the flow whose state is in the token.
     Resume,
-    /// To see that the flow waits for somebody else.
+    /// Show that the flow waits for another person.
     Watch,
 }
 
 impl Purpose {
-    fn letter(self) -> &'static str {
+    fn prefix(self) -> &'static str {
         match self {
             Purpose::Resume => "r",
             Purpose::Watch => "w",
@@ -37,38 +37,38 @@ impl Purpose {
     }
 }
 
-/// What is said of a state that is sealed, besides the state.
+/// Metadata in a sealed token, next to the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claims {
-    /// When the token was made.
+    /// Time of creation of the token.
     #[serde(rename = "i", with = "micros")]
     pub(crate) issued_at: Timestamp,
-    /// When it is over.
+    /// Expiry time of the token.
     #[serde(rename = "e", with = "micros")]
     pub(crate) expires_at: Timestamp,
-    /// When the last token is over that the same pause may have, in microseconds, if that is another: whoever answers the
-    /// pause before once more gets another one.
+    /// Latest expiry of all tokens for the same pause, in microseconds, if it differs from `expires_at`. Answering the
+    /// previous pause again makes another token for this pause.
     #[serde(rename = "l", skip_serializing_if = "Option::is_none", default)]
     pub(crate) latest: Option<i64>,
-    /// When the flow began.
+    /// Start time of the flow.
     #[serde(rename = "c", with = "micros")]
     pub(crate) created_at: Timestamp,
-    /// Who began it.
+    /// Id of the actor who started the flow.
     #[serde(rename = "b", skip_serializing_if = "Option::is_none", default)]
     pub(crate) created_by: Option<String>,
-    /// The state is compressed.
+    /// The state is compressed with deflate.
     #[serde(rename = "z", skip_serializing_if = "std::ops::Not::not", default)]
     pub(crate) is_compressed: bool,
 }
 
 impl Claims {
-    /// When every token of the same pause is over.
+    /// Returns the time at which all tokens for the same pause have expired.
     pub(crate) fn all_over_at(&self) -> Timestamp {
         self.latest.map_or(self.expires_at, |latest| self.expires_at.max(Timestamp::from_micros(latest)))
     }
 }
 
-/// A time as a number: shorter than its text.
+/// Serializes a time as a number, which is shorter than its text.
 mod micros {
     use serde::{Deserialize, Deserializer, Serializer};
     use stepwell_core::Timestamp;
@@ -82,10 +82,10 @@ mod micros {
     }
 }
 
-/// What a sealed token is bound to.
+/// The context that a sealed token is bound to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bound<'a> {
-    /// The strategy's name.
+    /// Name of the strategy.
     pub(crate) name: &'a str,
     pub(crate) tenant: TenantId,
     pub(crate) workflow: &'a str,
@@ -95,16 +95,16 @@ pub(crate) struct Bound<'a> {
 impl Bound<'_> {
     fn label(&self) -> String {
         let tenant = URL_SAFE_NO_PAD.encode(self.tenant.uuid().as_bytes());
-        format!("{}{tenant}.{}", self.purpose.letter(), self.workflow)
+        format!("{}{tenant}.{}", self.purpose.prefix(), self.workflow)
     }
 }
 
-/// What the token has to be bound to, given its name and the label in its footer.
+/// Builds the implicit assertion of a token from its name and the label in its footer.
 fn bound_to(name: &str, label: &str) -> Vec<u8> {
     format!("stepwell flow\0{name}\0{label}").into_bytes()
 }
 
-/// A state that was sealed.
+/// An opened sealed token.
 #[derive(Debug)]
 pub(crate) struct Unsealed {
     pub(crate) tenant: TenantId,
@@ -114,7 +114,7 @@ pub(crate) struct Unsealed {
     pub(crate) state: Vec<u8>,
 }
 
-/// Seals a state.
+/// Seals a state as a token. Fails if the token is longer than the limit `token_bytes`.
 pub(crate) fn seal(
     ring: &KeyRing,
     bound: Bound<'_>,
@@ -140,7 +140,7 @@ pub(crate) fn seal(
     Ok(token)
 }
 
-/// The tenant that a token names. Whether it is a good token is not known yet.
+/// Returns the tenant that a token names. The token is not verified.
 pub(crate) fn tenant_of(token: &str) -> Option<TenantId> {
     let (_, raw) = split(token)?;
     if let Some(secret) = Secret::read(raw) {
@@ -151,7 +151,7 @@ pub(crate) fn tenant_of(token: &str) -> Option<TenantId> {
     read_label(label).map(|(_, tenant, _)| tenant)
 }
 
-/// Opens a sealed token's own part; `None` = it is not one that was made here, whatever is wrong with it.
+/// Opens the raw part of a sealed token. `None` if it was not sealed by this ring, whatever the reason.
 pub(crate) fn open(ring: &KeyRing, name: &str, raw: &str, limits: &Limits) -> Option<Unsealed> {
     limits.token_bytes("the sealed token", name.len() + raw.len() + 1).ok()?;
     let mut seen = None;
@@ -175,12 +175,12 @@ pub(crate) fn open(ring: &KeyRing, name: &str, raw: &str, limits: &Limits) -> Op
 fn read_label(label: &str) -> Option<(Purpose, TenantId, Name)> {
     let (place, workflow) = label.split_once('.')?;
     let purpose =
-        [Purpose::Resume, Purpose::Watch].into_iter().find(|one| place.starts_with(one.letter()))?;
+        [Purpose::Resume, Purpose::Watch].into_iter().find(|one| place.starts_with(one.prefix()))?;
     let tenant = URL_SAFE_NO_PAD.decode(place.get(1..)?).ok()?;
     Some((purpose, TenantId::new(Uuid::from_slice(&tenant).ok()?), Name::from(workflow)))
 }
 
-/// The secret behind a handle, and whose it is: what a handle's token holds.
+/// The content of a handle's token: a secret and its tenant.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret {
     pub(crate) tenant: TenantId,
@@ -188,12 +188,12 @@ pub(crate) struct Secret {
 }
 
 impl Secret {
-    /// A new one, from the system's source of randomness.
+    /// Generates a secret from the system's source of randomness.
     pub(crate) fn new(tenant: TenantId) -> Result<Self, KeyError> {
         Ok(Secret { tenant, secret: random()? })
     }
 
-    /// Reads a handle's own part; `None` = it is none.
+    /// Reads the raw part of a handle's token. `None` if it is malformed.
     pub(crate) fn read(raw: &str) -> Option<Self> {
         let bytes: [u8; 48] = URL_SAFE_NO_PAD.decode(raw).ok()?.try_into().ok()?;
         let tenant = TenantId::new(Uuid::from_slice(&bytes[..16]).ok()?);
@@ -202,7 +202,7 @@ impl Secret {
         Some(Secret { tenant, secret })
     }
 
-    /// The token of a strategy.
+    /// Returns the token with this secret for a strategy.
     pub(crate) fn token(&self, name: &str) -> String {
         let mut bytes = [0; 48];
         bytes[..16].copy_from_slice(self.tenant.uuid().as_bytes());
@@ -210,7 +210,8 @@ impl Secret {
         format!("{name}.{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// What it is found by. The strategy's name is part of it: under another name it is another secret.
+    /// Returns the hash by which the row is found. It covers the strategy's name, so that the secret is not valid under
+    /// another name.
     pub(crate) fn hash(&self, name: &str) -> HandleHash {
         let mut hash = Sha256::new();
         hash.update(b"stepwell handle\0");
@@ -218,5 +219,37 @@ impl Secret {
         hash.update([0]);
         hash.update(self.secret);
         HandleHash(hash.finalize().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::Key;
+
+    /// Tokens are in mailboxes and browsers: a release must open the tokens of earlier ones. This one was made when the
+    /// test was written.
+    #[test]
+    fn token_format_is_fixed() {
+        let ring = KeyRing::new(Key::new("k1", &[7; 32]).unwrap());
+        let tenant = TenantId::new(Uuid::from_u128(1));
+        let bound = Bound { name: "mail", tenant, workflow: "order", purpose: Purpose::Resume };
+        let claims = Claims {
+            issued_at: Timestamp::from_millis(1_700_000_000_000),
+            expires_at: Timestamp::from_millis(1_700_000_600_000),
+            latest: None,
+            created_at: Timestamp::from_millis(1_700_000_000_000),
+            created_by: Some("ann".to_owned()),
+            is_compressed: false,
+        };
+        let limits = Limits::default();
+        let made = seal(&ring, bound, claims.clone(), br#"{"version":3}"#, false, &limits).unwrap();
+        let fixed = include_str!("../../tests/formats/token.txt").trim();
+        for token in [&*made, fixed] {
+            let (name, raw) = split(token).unwrap();
+            let opened = open(&ring, name, raw, &limits).unwrap_or_else(|| panic!("cannot open {token}"));
+            assert_eq!((name, opened.tenant, opened.workflow.as_str()), ("mail", tenant, "order"));
+            assert_eq!((opened.claims, &*opened.state), (claims.clone(), &br#"{"version":3}"#[..]));
+        }
     }
 }

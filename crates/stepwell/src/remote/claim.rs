@@ -1,27 +1,28 @@
-//! A task is given to a worker, which is heard of while it works, or gives it back.
+//! Leases of tasks: lease a task to a worker, extend the lease, release the task.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 use stepwell_core::{Failure, Timestamp};
-use stepwell_store::{StoreError, TenantScope, WaitQuery, WaitsOf};
+use stepwell_store::{StoreError, TenantScope, WaitFilter, WaitQuery};
 use tokio::sync::oneshot;
 
 use super::{Asker, Poll, Task, TaskId, TaskState, call_of, evaluated};
+use crate::apply_outcome::failed;
+use crate::commit_cycle::{CommitFailure, MAX_ATTEMPTS};
 use crate::engine::{Inner, permit_work};
 use crate::error::EngineError;
-use crate::landing::failed;
-use crate::ledger::{Lease, Ledger, Posted, Tries};
-use crate::look::attempt_of;
+use crate::ledger::{Attempts, Ledger, QueuedTask, TaskLease};
+use crate::loaded_run::{LoadedRun, PendingCommit};
+use crate::planner::attempt_of;
 use crate::secrets::{self, Revealed};
-use crate::standing::{Move, Standing};
-use crate::turn::{MAX_TRIES, Turnless};
 
-/// Rows that are looked at in one go.
+/// Page size for reading queued tasks.
 const LOOKED_AT: u32 = 50;
 
-/// What there is for a worker. It is done beside the caller: whoever asked may go away, and then it is given back.
-pub(super) async fn given(
+/// Leases queued tasks to a worker. This runs in a task of its own: if the caller goes away, the leased tasks are
+/// released.
+pub(super) async fn leased_tasks(
     inner: &Arc<Inner>,
     scope: TenantScope,
     poll: &Arc<Poll>,
@@ -29,42 +30,47 @@ pub(super) async fn given(
     let (tell, told) = oneshot::channel();
     let (giving, poll) = (inner.clone(), poll.clone());
     inner.host.spawn.spawn(Box::pin(async move {
-        let Err(Ok(tasks)) = tell.send(giving.give(scope, &poll).await) else { return };
+        let Err(Ok(tasks)) = tell.send(giving.lease_tasks(scope, &poll).await) else { return };
         for task in tasks {
-            if let Err(error) = giving.give_back(Asker { scope, actor: None }, task.id, task.fence).await {
-                tracing::warn!(task = %task.id, %error, "a task could not be given back");
+            if let Err(error) = giving.release_task(Asker { scope, actor: None }, task.id, task.fence).await {
+                tracing::warn!(task = %task.id, %error, "a leased task could not be released");
             }
         }
     }));
     told.await.unwrap_or(Err(EngineError::Stopped))
 }
 
-/// What a worker is given, or why it cannot be.
+/// A task with the secrets in its input: their names and their values.
 struct Prepared {
     task: Task,
     secrets: Vec<String>,
+    revealed: Revealed,
 }
 
 impl Inner {
-    async fn give(self: &Arc<Self>, scope: TenantScope, poll: &Poll) -> Result<Vec<Task>, EngineError> {
+    async fn lease_tasks(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        poll: &Poll,
+    ) -> Result<Vec<Task>, EngineError> {
         let mut tasks = Vec::new();
         for action in &poll.actions {
             let mut cursor = None;
             while tasks.len() < poll.max {
-                let of = WaitsOf::Topic(TaskState::Waiting.topic(action));
+                let of = WaitFilter::Topic(TaskState::Waiting.topic(action));
                 let page = self.store.waits(scope, WaitQuery { of, limit: LOOKED_AT, cursor }).await?;
                 for row in page.items {
                     let id = TaskId { run: row.run, activation: row.wait.activation };
-                    let Some(_taking) = self.desk.take(scope.tenant(), id) else { continue };
+                    let Some(_taking) = self.queue.take(scope.tenant(), id) else { continue };
                     match self.claim_task(scope, id, poll).await {
                         Ok(task) => tasks.extend(task),
-                        // What was given away already is not to be lost.
+                        // Tasks that are already leased must be returned.
                         Err(EngineError::Store(error @ StoreError::Bad(_))) => {
-                            tracing::warn!(task = %id, %error, "a task cannot be given away");
+                            tracing::warn!(task = %id, %error, "a task could not be leased");
                         }
                         Err(EngineError::Store(error)) if tasks.is_empty() => return Err(error.into()),
                         Err(EngineError::Store(_)) => return Ok(tasks),
-                        Err(error) => tracing::warn!(task = %id, %error, "a task cannot be given away"),
+                        Err(error) => tracing::warn!(task = %id, %error, "a task could not be leased"),
                     }
                     if tasks.len() >= poll.max {
                         return Ok(tasks);
@@ -79,89 +85,98 @@ impl Inner {
         Ok(tasks)
     }
 
-    /// Gives one task away; `None` = somebody else has it, or it is not to be done any more.
+    /// Leases one task. `None`: another worker has it, or the run no longer needs it.
     async fn claim_task(
         self: &Arc<Self>,
         scope: TenantScope,
         id: TaskId,
         poll: &Poll,
     ) -> Result<Option<Task>, EngineError> {
-        for _ in 0..MAX_TRIES {
-            let standing = match self.load(scope, id.run).await {
+        for _ in 0..MAX_ATTEMPTS {
+            let loaded_run = match self.load(scope, id.run).await {
                 Err(EngineError::NoRun(_)) => return Ok(None),
                 loaded => loaded?,
             };
-            let Some((tries, posted)) = waiting(&standing, id) else { return Ok(None) };
-            if standing.stands_still() || !poll.actions.contains(&posted.action) {
+            let Some((attempts, queued)) = waiting(&loaded_run, id) else { return Ok(None) };
+            if loaded_run.is_stopped() || !poll.actions.contains(&queued.action) {
                 return Ok(None);
             }
-            let prepared = self.prepared(scope, &standing, tries, poll).await;
+            let prepared = self.prepared(scope, &loaded_run, attempts, poll).await;
             let (next, task) = match prepared {
-                Ok(Prepared { task, secrets }) => {
-                    let lease = Lease {
+                Ok(Prepared { task, secrets, revealed }) => {
+                    let lease = TaskLease {
                         fence: task.fence,
                         worker: poll.worker.clone(),
                         since: self.host.now(),
                         until: task.lease_until,
                         deadline: task.deadline,
+                        by: poll.by.clone(),
                         note: None,
                         secrets,
                     };
-                    (Move::note(leased(&standing, id, Some(&lease))), Some(task))
+                    // Before the commit: the worker gets the task only after it.
+                    self.leased_secrets.keep((scope.tenant(), id, task.fence), revealed, lease.ends());
+                    (PendingCommit::note(leased(&loaded_run, id, Some(&lease))), Some(task))
                 }
                 Err(None) => return Ok(None),
-                // It would fail wherever it ran.
+                // The action would fail in every worker, so fail it here.
                 Err(Some(failure)) => {
                     let now = self.host.now();
-                    let call = call_of(&standing, tries, now);
-                    let Some(next) = failed(&standing, &call, tries.message, &failure, now) else {
+                    let call = call_of(&loaded_run, attempts, now);
+                    let Some(next) = failed(&loaded_run, &call, attempts.message, &failure, now) else {
                         return Ok(None);
                     };
                     (next, None)
                 }
             };
-            match self.anyone(scope, &standing, next).await {
+            let fence = task.as_ref().map(|task| task.fence);
+            let failure = match self.commit_and_drive(scope, &loaded_run, next).await {
                 Ok(()) => return Ok(task),
-                Err(Turnless::Moved) => {}
-                Err(turnless) => return Err(turnless.into()),
+                Err(failure) => failure,
+            };
+            fence.into_iter().for_each(|fence| self.leased_secrets.forget((scope.tenant(), id, fence)));
+            if !matches!(failure, CommitFailure::Moved) {
+                return Err(failure.into());
             }
         }
-        Err(EngineError::Contended { run: id.run, tries: MAX_TRIES })
+        Err(EngineError::Contended { run: id.run, attempts: MAX_ATTEMPTS })
     }
 
-    /// The task as its worker is given it; an error is the failure that it comes to at once, if it does.
+    /// Builds the task for the worker. `Err(Some)` is a failure of the action. `Err(None)`: the run no longer needs it.
     async fn prepared(
         &self,
         scope: TenantScope,
-        standing: &Standing,
-        tries: &Tries,
+        loaded_run: &LoadedRun,
+        attempts: &Attempts,
         poll: &Poll,
     ) -> Result<Prepared, Option<Failure>> {
         let now = self.host.now();
-        let call = evaluated(standing, tries, now)?;
-        let activation = standing.snapshot.activation(call.activation).ok_or(None)?;
-        let attempt = attempt_of(standing, &call);
+        let call = evaluated(loaded_run, attempts, now)?;
+        let activation = loaded_run.snapshot.activation(call.activation).ok_or(None)?;
+        let attempt = attempt_of(loaded_run, &call);
         let (names, mut input) = (secrets::named(&call.input), call.input);
-        // An action that was taken away says no longer what it takes.
-        let known = self.catalogues.held(scope.tenant());
+        // A deleted action has no schema any more, so the input is not checked.
+        let known = self.catalogues.cached(scope.tenant());
         let source = self.registry.secrets.as_ref();
         let takes = known.action(&call.action).map(|remote| remote.secret_fields()).unwrap_or_default();
-        let given = secrets::reveal(source, scope, &call.action, takes, &mut input).await.map_err(Some)?;
+        let revealed = secrets::reveal(source, scope, &call.action, takes, &mut input).await.map_err(Some)?;
         if let Some(remote) = known.action(&call.action) {
             remote.takes(&mut input).map_err(|mut failure| {
-                given.hide_failure(&mut failure);
+                revealed.hide_failure(&mut failure);
                 Some(failure)
             })?;
         }
+        // The timeout starts when a worker gets the task, as that of a local action starts when it runs.
+        // Otherwise five minutes (the default timeout) without workers would fail every run.
         let deadline = (call.timeout_ms > 0).then(|| now.plus_ms(call.timeout_ms));
-        let id = TaskId { run: standing.run(), activation: call.activation };
+        let id = TaskId { run: loaded_run.run(), activation: call.activation };
         let task = Task {
             id,
-            fence: standing.head.revision + 1,
+            fence: loaded_run.head.revision + 1,
             action: call.action,
             input,
             run: id.run,
-            workflow: standing.definition().name().clone(),
+            workflow: loaded_run.definition().name().clone(),
             place: activation.place.clone(),
             transition: call.transition,
             attempt,
@@ -169,11 +184,11 @@ impl Inner {
             lease_until: until(now, poll.lease_ms, deadline),
             deadline,
         };
-        Ok(Prepared { task, secrets: names })
+        Ok(Prepared { task, secrets: names, revealed })
     }
 
-    /// A worker is heard of. What it says is kept without the secrets that it was given.
-    pub(super) async fn heard_of(
+    /// Extends a lease. The worker's note is stored without the secrets of the task.
+    pub(super) async fn renew_lease(
         self: &Arc<Self>,
         by: Asker<'_>,
         id: TaskId,
@@ -181,20 +196,20 @@ impl Inner {
         lease_ms: u64,
         note: Option<Value>,
     ) -> Result<Timestamp, EngineError> {
-        let prolonged = |lease: &Lease, given: &Revealed, now: Timestamp| {
+        let prolonged = |lease: &TaskLease, revealed: &Revealed, now: Timestamp| {
             let until = until(now, lease_ms, lease.deadline);
             let said = note.clone().map(|mut note| {
-                given.hide(&mut note);
+                revealed.hide(&mut note);
                 note
             });
-            Some(Lease { until, note: said.or_else(|| lease.note.clone()), ..lease.clone() })
+            Some(TaskLease { until, note: said.or_else(|| lease.note.clone()), ..lease.clone() })
         };
         let lease = self.changed_lease(by, id, fence, prolonged).await?;
         Ok(lease.map_or_else(|| self.host.now(), |lease| lease.until))
     }
 
-    /// A worker gives its task back.
-    pub(super) async fn give_back(
+    /// Releases a leased task.
+    pub(super) async fn release_task(
         self: &Arc<Self>,
         by: Asker<'_>,
         id: TaskId,
@@ -203,101 +218,114 @@ impl Inner {
         self.changed_lease(by, id, fence, |_, _, _| None).await.map(drop)
     }
 
-    /// Changes what is on record of a worker that has a task.
+    /// Commits a change to the lease of a task. `None` from `change` releases it.
     async fn changed_lease(
         self: &Arc<Self>,
         by: Asker<'_>,
         id: TaskId,
         fence: u64,
-        change: impl Fn(&Lease, &Revealed, Timestamp) -> Option<Lease>,
-    ) -> Result<Option<Lease>, EngineError> {
+        change: impl Fn(&TaskLease, &Revealed, Timestamp) -> Option<TaskLease>,
+    ) -> Result<Option<TaskLease>, EngineError> {
         let scope = by.scope;
-        for _ in 0..MAX_TRIES {
-            let standing = self.load_task(by, id, fence).await?;
-            let (_, lease) = held(&standing, id, fence, self.host.now())?;
-            let given = self.given_with(scope, lease).await?;
-            let lease = change(lease, &given, self.host.now());
-            let next = Move::note(leased(&standing, id, lease.as_ref()));
-            match self.anyone(scope, &standing, next).await {
-                Ok(()) => return Ok(lease),
-                Err(Turnless::Moved) => {}
-                Err(turnless) => return Err(turnless.into()),
+        for _ in 0..MAX_ATTEMPTS {
+            let loaded_run = self.load_task(by, id, fence).await?;
+            let (_, lease) = checked_lease(&loaded_run, id, fence, self.host.now())?;
+            let revealed = self.secrets_of_lease(scope, id, lease).await?;
+            let lease = change(lease, &revealed, self.host.now());
+            let next = PendingCommit::note(leased(&loaded_run, id, lease.as_ref()));
+            match self.commit_and_drive(scope, &loaded_run, next).await {
+                Ok(()) => {
+                    let key = (scope.tenant(), id, fence);
+                    match &lease {
+                        Some(lease) => self.leased_secrets.renew(key, lease.ends()),
+                        None => self.leased_secrets.forget(key),
+                    }
+                    return Ok(lease);
+                }
+                Err(CommitFailure::Moved) => {}
+                Err(failure) => return Err(failure.into()),
             }
         }
-        Err(EngineError::Contended { run: id.run, tries: MAX_TRIES })
+        Err(EngineError::Contended { run: id.run, attempts: MAX_ATTEMPTS })
     }
 
-    /// The secrets that a worker was given with its task.
-    pub(super) async fn given_with(
+    /// Returns the secrets that were in the task's input, so that they can be redacted: the current values, and those
+    /// that this process gave to the worker.
+    pub(super) async fn secrets_of_lease(
         &self,
         scope: TenantScope,
-        lease: &Lease,
+        id: TaskId,
+        lease: &TaskLease,
     ) -> Result<Revealed, EngineError> {
         let known = secrets::known(self.registry.secrets.as_ref(), scope, &lease.secrets).await;
-        known.map_err(|why| EngineError::Store(StoreError::Unavailable(why)))
+        let known = known.map_err(|why| EngineError::Store(StoreError::Unavailable(why)))?;
+        Ok(match self.leased_secrets.of((scope.tenant(), id, lease.fence)) {
+            Some(given) => known.with(&given),
+            None => known,
+        })
     }
 
-    /// The run of a task that somebody says is theirs, and whose action is one of theirs.
+    /// Loads the run of a task and checks that the caller may work on its action.
     pub(super) async fn load_task(
         &self,
         by: Asker<'_>,
         task: TaskId,
         fence: u64,
-    ) -> Result<Standing, EngineError> {
-        let standing = self.load(by.scope, task.run).await;
-        let standing = standing.map_err(|error| match error {
+    ) -> Result<LoadedRun, EngineError> {
+        let loaded_run = self.load(by.scope, task.run).await;
+        let loaded_run = loaded_run.map_err(|error| match error {
             EngineError::NoRun(_) => {
-                EngineError::TaskGone { task, fence, why: "there is no such run".to_owned() }
+                EngineError::TaskGone { task, fence, why: "the run does not exist".to_owned() }
             }
             other => other,
         })?;
-        let posted = standing.ledger.of(task.activation).and_then(|tries| tries.posted.as_ref());
-        posted.map_or(Ok(()), |posted| permit_work(by.actor, &posted.action))?;
-        Ok(standing)
+        let queued = loaded_run.ledger.of(task.activation).and_then(|attempts| attempts.queued.as_ref());
+        queued.map_or(Ok(()), |queued| permit_work(by.actor, &queued.action))?;
+        Ok(loaded_run)
     }
 }
 
-/// Until when a worker need not be heard of.
+/// Returns the end of a lease, which is at most the deadline.
 fn until(now: Timestamp, lease_ms: u64, deadline: Option<Timestamp>) -> Timestamp {
     let until = now.plus_ms(lease_ms);
     deadline.map_or(until, |deadline| deadline.min(until))
 }
 
-/// A task that waits for a worker.
-fn waiting(standing: &Standing, id: TaskId) -> Option<(&Tries, &Posted)> {
-    let tries = standing.ledger.of(id.activation)?;
-    let posted = tries.posted.as_deref().filter(|posted| posted.lease.is_none())?;
-    Some((tries, posted))
+/// Returns a task that is not leased.
+fn waiting(loaded_run: &LoadedRun, id: TaskId) -> Option<(&Attempts, &QueuedTask)> {
+    let attempts = loaded_run.ledger.of(id.activation)?;
+    let queued = attempts.queued.as_deref().filter(|queued| queued.lease.is_none())?;
+    Some((attempts, queued))
 }
 
-/// A task that is the worker's who names this fence.
-pub(super) fn held(
-    standing: &Standing,
+/// Returns a task that is leased under this fence, or the reason why the lease is no longer valid.
+pub(super) fn checked_lease(
+    loaded_run: &LoadedRun,
     task: TaskId,
     fence: u64,
     now: Timestamp,
-) -> Result<(&Tries, &Lease), EngineError> {
+) -> Result<(&Attempts, &TaskLease), EngineError> {
     let gone = |why: &str| EngineError::TaskGone { task, fence, why: why.to_owned() };
-    if standing.snapshot.is_terminal() {
-        return Err(gone("its run has ended"));
+    if loaded_run.snapshot.is_terminal() {
+        return Err(gone("the run has ended"));
     }
-    let tries = standing.ledger.of(task.activation).filter(|tries| tries.posted.is_some());
-    let tries = tries.ok_or_else(|| gone("its run has gone on without it"))?;
-    let lease = tries.lease().ok_or_else(|| gone("it waits for a worker"))?;
+    let attempts = loaded_run.ledger.of(task.activation).filter(|attempts| attempts.queued.is_some());
+    let attempts = attempts.ok_or_else(|| gone("the run has continued without it"))?;
+    let lease = attempts.lease().ok_or_else(|| gone("it was released and waits for a worker"))?;
     if lease.fence != fence {
-        return Err(gone("somebody else has it"));
+        return Err(gone("another worker has it"));
     }
     if lease.deadline.is_some_and(|deadline| deadline <= now) {
-        return Err(gone("it has taken too long"));
+        return Err(gone("its deadline has passed"));
     }
-    Ok((tries, lease))
+    Ok((attempts, lease))
 }
 
-/// The ledger with a task that is somebody's, or nobody's.
-fn leased(standing: &Standing, id: TaskId, lease: Option<&Lease>) -> Ledger {
-    let mut ledger = standing.ledger.clone();
-    for tries in ledger.tries.iter_mut().filter(|tries| tries.activation == id.activation) {
-        tries.posted.iter_mut().for_each(|posted| posted.lease = lease.cloned());
+/// Returns the ledger with this lease on a task. `None` releases the task.
+fn leased(loaded_run: &LoadedRun, id: TaskId, lease: Option<&TaskLease>) -> Ledger {
+    let mut ledger = loaded_run.ledger.clone();
+    for attempts in ledger.attempts.iter_mut().filter(|attempts| attempts.activation == id.activation) {
+        attempts.queued.iter_mut().for_each(|queued| queued.lease = lease.cloned());
     }
     ledger
 }

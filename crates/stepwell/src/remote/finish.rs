@@ -1,59 +1,107 @@
-//! A worker says what came of its task: the run takes it like the result of any action, and once.
+//! Results of tasks: the run applies the result of a worker like that of a local action, exactly once.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use stepwell_core::Failure;
-use stepwell_store::{KeyWrite, Lives, Refused, TenantScope};
+use stepwell_core::{Failure, Name};
+use stepwell_store::{KeyLifetime, KeyWrite, Record, RecordQuery, Refused, TenantScope};
 
-use super::claim::held;
+use super::claim::checked_lease;
 use super::{Asker, TaskId, call_of};
-use crate::cx::{Cx, Rests, Staged};
-use crate::engine::Inner;
+use crate::answering;
+use crate::apply_outcome::{InvalidOutcome, OutcomeApplier, invalid, refusal};
+use crate::commit_cycle::{CommitFailure, MAX_ATTEMPTS};
+use crate::cx::{Cx, Staged, StateLocation};
+use crate::engine::{Inner, permit_work};
 use crate::error::EngineError;
-use crate::hold::{Landed, elapsed};
-use crate::landing::{Landing, Unfit, invalid, refusal};
-use crate::ledger::{Lease, Tries};
-use crate::look::attempt_of;
-use crate::observe::Flight;
-use crate::once::Done;
-use crate::standing::Standing;
-use crate::turn::{MAX_TRIES, Turnless};
+use crate::idempotent::{Idempotent, answer_of};
+use crate::ledger::{Attempts, TaskLease};
+use crate::loaded_run::{LoadedRun, PendingCommit};
+use crate::observe::ObservedAction;
+use crate::planner::attempt_of;
+use crate::run_driver::{ActionOutcome, elapsed};
 
-/// How long it is remembered what somebody has said of a task: long enough for whoever had no answer.
-const SAID_KEPT_MS: u64 = 24 * 3_600_000;
+/// Time in milliseconds for which the result of a task is remembered, for workers that retry because they got no
+/// response.
+const RESULT_TTL_MS: u64 = 24 * 3_600_000;
 
-/// What a task has come to.
+/// The result of finishing a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Finished {
-    /// Why it has failed: what the worker said, or what is wrong with its result.
+pub struct TaskResult {
+    /// The failure that the worker reported, or the reason why its output was rejected. `None`: the task succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
 }
 
+/// Records the caller as the actor of a result, unless the sender of a signal caused the transition.
+fn name_worker(next: &mut PendingCommit, by: Asker<'_>, task: TaskId, error: Option<&Failure>) {
+    let Some(actor) = by.actor else { return };
+    if let Some(change) = &mut next.change {
+        change.entry.actor.get_or_insert_with(|| actor.id.clone());
+    }
+    let operation = if error.is_some() { "task.fail" } else { "task.complete" };
+    let detail = json!({"task": task, "error": error.map(|error| &error.code)});
+    next.extras.audit.push(answering::row(operation, task.run, actor.id.clone(), &detail));
+}
+
+/// The stored result of a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct RecordedResult {
+    /// The action of the task: only its workers may read the result.
+    action: Name,
+    #[serde(flatten)]
+    result: TaskResult,
+}
+
 impl Inner {
-    /// Takes what a worker says has come of its task.
+    /// Applies the result that a worker reports.
     pub(super) async fn finish_task(
         self: &Arc<Self>,
         by: Asker<'_>,
         id: TaskId,
         fence: u64,
-        mut said: Result<Value, Failure>,
-    ) -> Result<Done<Finished>, EngineError> {
-        let standing = self.load_task(by, id, fence).await?;
-        if let Ok((_, lease)) = held(&standing, id, fence, self.host.now()) {
-            let given = self.given_with(by.scope, lease).await?;
-            match &mut said {
+        mut reported: Result<Value, Failure>,
+    ) -> Result<Idempotent<TaskResult>, EngineError> {
+        let loaded_run = self.load_task(by, id, fence).await?;
+        if let Ok((_, lease)) = checked_lease(&loaded_run, id, fence, self.host.now()) {
+            let given = self.secrets_of_lease(by.scope, id, lease).await?;
+            match &mut reported {
                 Ok(output) => given.hide(output),
                 Err(failure) => given.hide_failure(failure),
             }
         }
-        let key = self.said(id, fence, &said);
-        let tried = self.finish_now(by, id, fence, &said, &key, standing).await;
-        self.unless_done(by.scope, Some(&key), tried).await
+        let key = self.reported(id, fence, &reported);
+        let tried = self.finish_now(by, id, fence, &reported, &key, loaded_run).await;
+        let done: Result<Idempotent<RecordedResult>, _> = self.or_recorded(by.scope, Some(&key), tried).await;
+        // The task may no longer be queued, so only the record knows its action.
+        let action = match &done {
+            Ok(done) => Some(done.value.action.clone()),
+            Err(EngineError::KeyReused { .. }) => self.action_of_record(by.scope, &key).await?,
+            Err(_) => None,
+        };
+        action.map_or(Ok(()), |action| permit_work(by.actor, &action))?;
+        if done.is_ok() {
+            self.leased_secrets.forget((by.scope.tenant(), id, fence));
+        }
+        done.map(|done| done.map(|recorded| recorded.result))
+    }
+
+    /// Returns the action of the task whose result is recorded under this key.
+    async fn action_of_record(
+        &self,
+        scope: TenantScope,
+        key: &KeyWrite,
+    ) -> Result<Option<Name>, EngineError> {
+        let KeyWrite { operation, key: name, .. } = key.clone();
+        let query = RecordQuery::Key { operation, key: name, now: self.host.now() };
+        let Some(Record::Key(record)) = self.store.records(scope, query).await?.items.pop() else {
+            return Ok(None);
+        };
+        let recorded: RecordedResult = answer_of(key, &record.answer.unwrap_or_default())?;
+        Ok(Some(recorded.action))
     }
 
     async fn finish_now(
@@ -61,101 +109,104 @@ impl Inner {
         by: Asker<'_>,
         id: TaskId,
         fence: u64,
-        said: &Result<Value, Failure>,
+        reported: &Result<Value, Failure>,
         key: &KeyWrite,
-        mut standing: Standing,
-    ) -> Result<Finished, EngineError> {
+        mut loaded_run: LoadedRun,
+    ) -> Result<RecordedResult, EngineError> {
         let scope = by.scope;
-        let mut error = self.unfit(scope, &standing, id, said);
-        for _ in 0..MAX_TRIES {
-            let (tries, lease) = held(&standing, id, fence, self.host.now())?;
-            let landed = self.landed(scope, &standing, tries, lease, said);
-            let landing = Landing { inner: self, scope, standing: &standing, before: None };
+        let mut error = self.unfit(scope, &loaded_run, id, reported);
+        for _ in 0..MAX_ATTEMPTS {
+            let (attempts, lease) = checked_lease(&loaded_run, id, fence, self.host.now())?;
+            let outcome = self.outcome(scope, &loaded_run, attempts, lease, reported);
+            let applier = OutcomeApplier { inner: self, scope, loaded_run: &loaded_run, before: None };
             let next = match &error {
-                None => landing.succeeded(&landed).await,
-                Some(error) => landing.failed(&landed, error).map_err(Unfit::Failed),
+                None => applier.succeeded(&outcome).await,
+                Some(error) => applier.failed(&outcome, error).map_err(InvalidOutcome::Failed),
             };
             let mut next = match next {
                 Ok(Some(next)) => next,
                 Ok(None) => {
-                    let why = "its run has gone on without it".to_owned();
+                    let why = "the run has continued without it".to_owned();
                     return Err(EngineError::TaskGone { task: id, fence, why });
                 }
-                Err(Unfit::Failed(unfit)) => {
+                Err(InvalidOutcome::Failed(unfit)) => {
                     error = Some(unfit);
                     continue;
                 }
-                Err(Unfit::Refused(refused)) => {
+                Err(InvalidOutcome::Refused(refused)) => {
                     error = Some(refusal(&refused));
                     continue;
                 }
-                Err(Unfit::Store(error)) => return Err(error.into()),
+                Err(InvalidOutcome::Store(error)) => return Err(error.into()),
             };
-            let finished = Finished { error: error.clone() };
-            let answer = serde_json::to_vec(&finished).expect("what a task has come to is plain data").into();
-            next.along.keys.push(KeyWrite { answer, ..key.clone() });
-            match self.anyone(scope, &standing, next).await {
+            let action = outcome.call.action.clone();
+            let finished = RecordedResult { action, result: TaskResult { error: error.clone() } };
+            let answer = serde_json::to_vec(&finished).expect("the result of a task is plain data").into();
+            next.extras.keys.push(KeyWrite { answer, ..key.clone() });
+            name_worker(&mut next, by, id, error.as_ref());
+            match self.commit_and_drive(scope, &loaded_run, next).await {
                 Ok(()) => {
-                    // What a worker did elsewhere is told when it is over: whether it would be was known to nobody before.
+                    // Observers are notified when the action is over. Before that it was not known whether the worker
+                    // would finish it.
                     let result = error.map_or(Ok(()), Err);
-                    Flight::begin(&landed.cx, lease.since).end(&result, landed.duration_us);
+                    ObservedAction::begin(&outcome.cx, lease.since).end(&result, outcome.duration_us);
                     return Ok(finished);
                 }
-                Err(Turnless::Moved) => standing = self.load_task(by, id, fence).await?,
-                Err(done @ Turnless::Refused(Refused::Done { .. })) => return Err(done.into()),
-                Err(Turnless::Refused(refused)) if error.is_none() => error = Some(refusal(&refused)),
-                Err(Turnless::Undecidable(why)) if error.is_none() => error = Some(invalid(&why)),
-                Err(turnless) => return Err(turnless.into()),
+                Err(CommitFailure::Moved) => loaded_run = self.load_task(by, id, fence).await?,
+                Err(done @ CommitFailure::Refused(Refused::Done { .. })) => return Err(done.into()),
+                Err(CommitFailure::Refused(refused)) if error.is_none() => error = Some(refusal(&refused)),
+                Err(CommitFailure::Undecidable(why)) if error.is_none() => error = Some(invalid(&why)),
+                Err(failure) => return Err(failure.into()),
             }
         }
-        Err(EngineError::Contended { run: id.run, tries: MAX_TRIES })
+        Err(EngineError::Contended { run: id.run, attempts: MAX_ATTEMPTS })
     }
 
-    /// Why a result is a failure: the worker says so, or it is not what the action gives.
+    /// Returns the failure of a task: the one that the worker reported, or an output that does not match the schema.
     fn unfit(
         &self,
         scope: TenantScope,
-        standing: &Standing,
+        loaded_run: &LoadedRun,
         id: TaskId,
-        said: &Result<Value, Failure>,
+        reported: &Result<Value, Failure>,
     ) -> Option<Failure> {
-        let output = match said {
+        let output = match reported {
             Ok(output) => output,
             Err(failure) => return Some(failure.clone()),
         };
-        let posted = standing.ledger.of(id.activation)?.posted.as_ref()?;
-        self.catalogues.held(scope.tenant()).action(&posted.action)?.gives(output).err()
+        let queued = loaded_run.ledger.of(id.activation)?.queued.as_ref()?;
+        self.catalogues.cached(scope.tenant()).action(&queued.action)?.gives(output).err()
     }
 
-    /// The result, as if the action had run here.
-    fn landed(
+    /// Builds the outcome as if the action had run in this process.
+    fn outcome(
         self: &Arc<Self>,
         scope: TenantScope,
-        standing: &Standing,
-        tries: &Tries,
-        lease: &Lease,
-        said: &Result<Value, Failure>,
-    ) -> Landed {
+        loaded_run: &LoadedRun,
+        attempts: &Attempts,
+        lease: &TaskLease,
+        reported: &Result<Value, Failure>,
+    ) -> ActionOutcome {
         let now = self.host.now();
-        let call = call_of(standing, tries, now);
-        let attempt = attempt_of(standing, &call);
-        let cx = Cx::new(self, scope, standing, call.clone(), attempt, Rests::Durable);
+        let call = call_of(loaded_run, attempts, now);
+        let attempt = attempt_of(loaded_run, &call);
+        let cx = Cx::new(self, scope, loaded_run, call.clone(), attempt, StateLocation::Durable);
         cx.close();
-        let result = said.clone().map(|output| (output, Staged::default()));
+        let result = reported.clone().map(|output| (output, Staged::default()));
         let duration_us = elapsed(lease.since, now);
-        Landed { call, message: tries.message, result, cx, duration_us, children: Vec::new() }
+        ActionOutcome { call, message: attempts.message, result, cx, duration_us, children: Vec::new() }
     }
 
-    /// The record of what was said of a task: the same said again is known by it. A fence is good for one word, so that
-    /// nothing of what was said need be kept, which may have secrets in it.
-    fn said(&self, id: TaskId, fence: u64, said: &Result<Value, Failure>) -> KeyWrite {
-        let word = if said.is_ok() { "done" } else { "failed" };
+    /// Builds the idempotency record of a result. A fence is used for one result only. So the record needs no copy of
+    /// the result, which might contain secrets.
+    fn reported(&self, id: TaskId, fence: u64, reported: &Result<Value, Failure>) -> KeyWrite {
+        let word = if reported.is_ok() { "done" } else { "failed" };
         KeyWrite {
             operation: format!("task:{}", id.run),
             key: format!("{}.{fence}", id.activation),
             request: Sha256::digest(word.as_bytes()).into(),
             answer: Bytes::new(),
-            lives: Lives::Until(self.host.now().plus_ms(SAID_KEPT_MS)),
+            lifetime: KeyLifetime::Until(self.host.now().plus_ms(RESULT_TTL_MS)),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Actions that workers elsewhere do, in whatever language: a worker asks for a task, is heard of while it works, and says what
-//! came of it.
+//! Remote actions: a worker in any language polls for a task, sends heartbeats while it works, and reports the result.
 //!
-//! A run rests meanwhile: nobody owns it. That an action is to be done, who has it and until when is in the run's ledger; a row of
-//! the table of waits says where it is found. Giving a task away, hearing of its worker and taking its result are turns on
-//! the run like any other, decided by its compare-and-set; so whatever a worker may do twice, the run takes once.
+//! Meanwhile no process owns the run. The task, its worker and its lease are in the run's ledger. A row in the table of
+//! waits makes the task findable. Leasing a task, extending the lease and applying the result are ordinary commits of
+//! the run, decided by its compare-and-set. So a worker may repeat any request, and the run applies it once.
 
 mod claim;
-mod desk;
 mod finish;
+mod queue;
+mod revealed;
 mod rows;
 
 use std::fmt;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{
-    ActionCall, Answers, Decision, Event, Failure, Name, Rejected, RunId, Timestamp, dispatch,
+    ActionCall, Answers, Decision, Failure, Input, Name, Rejected, RunId, Timestamp, dispatch,
 };
 use stepwell_store::{Page, TenantScope};
 
@@ -28,33 +28,32 @@ use crate::actor::{Actor, Permission};
 pub use crate::catalogue::RemoteAction;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::ledger::Tries;
-use crate::once::Done;
-use crate::standing::Standing;
-pub(crate) use desk::Desk;
-pub use finish::Finished;
+use crate::idempotent::Idempotent;
+use crate::ledger::Attempts;
+use crate::loaded_run::LoadedRun;
+pub use finish::TaskResult;
+pub(crate) use queue::TaskQueue;
+pub(crate) use revealed::LeasedSecrets;
 pub use rows::{TaskRow, TaskState};
 pub(crate) use rows::{offered, with_tasks};
 
-/// A task is the worker's for so long without a heartbeat unless it asks for another time.
+/// Default lease of a task. Without a heartbeat the task is released when it ends.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-/// The shortest and the longest lease.
+/// Minimum and maximum lease, in milliseconds.
 const LEASES: (u64, u64) = (1_000, 3_600_000);
-/// Tasks that are given to a worker at once, at most.
+/// Maximum number of tasks returned by one poll.
 pub const MAX_TASKS: usize = 10;
-/// Actions that a worker asks for at once, at most.
+/// Maximum number of actions in one poll.
 const MAX_ACTIONS: usize = 100;
-/// The longest name of a worker, in characters.
+/// Maximum length of a worker's name, in characters.
 const MAX_WORKER: usize = 200;
-/// How often a worker's question is asked again if nothing says that there is news: another process may have posted something.
+/// Interval in milliseconds at which a waiting poll reads the queue again. Another process may have queued a task.
 const ASKED_AGAIN_MS: u64 = 500;
 
-/// Names a task: an activation of a run, whose action is to be done.
+/// The id of a task: an activation of a run whose action a worker runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId {
-    /// The run.
     pub run: RunId,
-    /// The activation.
     pub activation: ActivationId,
 }
 
@@ -71,7 +70,7 @@ impl FromStr for TaskId {
         let parts = text.split_once('.').and_then(|(run, activation)| {
             Some(TaskId { run: run.parse().ok()?, activation: activation.parse().ok()? })
         });
-        parts.ok_or_else(|| format!("`{text}` names no task: it is a run's id, a dot and a number"))
+        parts.ok_or_else(|| format!("`{text}` is not a task id: it must be a run id, a dot and a number"))
     }
 }
 
@@ -87,7 +86,7 @@ impl<'de> Deserialize<'de> for TaskId {
     }
 }
 
-/// What a worker asks for.
+/// A worker's request for tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Poll {
     worker: String,
@@ -95,30 +94,32 @@ pub struct Poll {
     lease_ms: u64,
     max: usize,
     wait_ms: u64,
+    /// Id of the caller.
+    by: Option<String>,
 }
 
 impl Poll {
-    /// A worker that does these actions, preferably the first.
+    /// Creates a request of a worker for tasks of these actions. Tasks of the first action are preferred.
     pub fn new<N: Into<Name>>(worker: impl Into<String>, actions: impl IntoIterator<Item = N>) -> Self {
         let actions = actions.into_iter().map(Into::into).collect();
-        Poll { worker: worker.into(), actions, lease_ms: ms(DEFAULT_LEASE), max: 1, wait_ms: 0 }
+        Poll { worker: worker.into(), actions, lease_ms: ms(DEFAULT_LEASE), max: 1, wait_ms: 0, by: None }
     }
 
-    /// How long a task is the worker's without a heartbeat.
+    /// Sets the lease: without a heartbeat the task is released after this time. Default: [`DEFAULT_LEASE`].
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease_ms = ms(lease);
         self
     }
 
-    /// How many tasks it takes at most.
+    /// Sets the maximum number of tasks, 1 to [`MAX_TASKS`]. Default: 1.
     #[must_use]
     pub fn max(mut self, max: usize) -> Self {
         self.max = max;
         self
     }
 
-    /// How long it waits for the first.
+    /// Sets the time to wait for the first task. Default: return at once.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait_ms = ms(wait);
@@ -128,13 +129,16 @@ impl Poll {
     fn check(&self) -> Result<(), EngineError> {
         let wrong = |why: String| Err(EngineError::Invalid(why));
         if self.actions.is_empty() || self.actions.len() > MAX_ACTIONS {
-            return wrong(format!("a worker asks for 1 to {MAX_ACTIONS} actions"));
+            return wrong(format!(
+                "a poll must name 1 to {MAX_ACTIONS} actions (got {})",
+                self.actions.len()
+            ));
         }
         if self.worker.is_empty() || self.worker.chars().count() > MAX_WORKER {
-            return wrong(format!("a worker has a name of 1 to {MAX_WORKER} characters"));
+            return wrong(format!("the name of a worker must have 1 to {MAX_WORKER} characters"));
         }
         if self.max == 0 || self.max > MAX_TASKS {
-            return wrong(format!("a worker takes 1 to {MAX_TASKS} tasks at once"));
+            return wrong(format!("a poll can request 1 to {MAX_TASKS} tasks (got {})", self.max));
         }
         checked_lease(self.lease_ms).map(drop)
     }
@@ -149,54 +153,50 @@ fn checked_lease(lease_ms: u64) -> Result<u64, EngineError> {
     if (least..=most).contains(&lease_ms) {
         return Ok(lease_ms);
     }
-    Err(EngineError::Invalid(format!("a lease is {least} to {most} ms long, and not {lease_ms}")))
+    Err(EngineError::Invalid(format!("a lease must be {least} to {most} ms long (got {lease_ms} ms)")))
 }
 
-/// Something that a worker is to do.
+/// A task leased to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Task {
-    /// Its id.
     pub id: TaskId,
-    /// What proves that it is the worker's: it goes with everything that is said of the task.
+    /// Fence of the lease. The worker must send it with every request about the task.
     pub fence: u64,
-    /// The action.
     pub action: Name,
-    /// The action's input, with its secrets.
+    /// Input of the action, including secrets.
     pub input: Value,
-    /// The run.
     pub run: RunId,
-    /// The run's workflow.
     pub workflow: Name,
-    /// The place, or step, that the run is in.
+    /// The place, or step, of the run.
     pub place: Name,
-    /// The transition that the action completes.
+    /// The transition that the run takes when the action succeeds.
     pub transition: Name,
-    /// Which try this is, counted from 1.
+    /// Number of the attempt, starting at 1.
     pub attempt: u32,
-    /// A key for calls to the outside: every try has the same one.
+    /// Idempotency key for calls to other systems. It is the same for every attempt.
     pub idempotency_key: String,
-    /// When it is given to somebody else unless the worker is heard of.
+    /// End of the lease. Without a heartbeat until then, the task goes to another worker.
     pub lease_until: Timestamp,
-    /// When it has taken too long, however often the worker is heard of.
+    /// End of the action's timeout. Heartbeats do not extend it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
 }
 
-/// What workers elsewhere are to do, for a tenant.
+/// The task queue of a tenant's remote workers.
 #[derive(Debug, Clone)]
 pub struct Tasks {
     engine: Engine,
 }
 
 impl Engine {
-    /// What workers elsewhere are to do.
+    /// Returns the tenant's task queue for remote workers.
     pub fn tasks(&self) -> Tasks {
         Tasks { engine: self.clone() }
     }
 }
 
-/// Who says something of a task: somebody, or the engine itself.
+/// The caller of a task operation. `None`: the engine itself.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
     scope: TenantScope,
@@ -208,13 +208,13 @@ impl Tasks {
         Asker { scope: self.engine.scope(), actor: self.engine.actor() }
     }
 
-    /// Gives a worker what there is for it to do; with a time to wait, as soon as there is something.
+    /// Leases queued tasks to a worker. With a time to wait, returns as soon as there is a task.
     pub async fn poll(&self, poll: Poll) -> Result<Vec<Task>, EngineError> {
         self.poll_until(poll, std::future::pending()).await
     }
 
-    /// The same, and waits no longer once something else has happened. Tasks that whoever asked is no longer there for are
-    /// given to others.
+    /// Leases queued tasks like [`Tasks::poll`], but stops waiting when `stop` completes. If the caller goes away, its
+    /// tasks are released.
     pub async fn poll_until(
         &self,
         poll: Poll,
@@ -223,12 +223,12 @@ impl Tasks {
         poll.check()?;
         poll.actions.iter().try_for_each(|action| self.engine.permit_work(action))?;
         let (inner, scope) = (&self.engine.inner, self.engine.scope());
-        let waiter = inner.desk.wait(scope.tenant(), &poll.actions);
+        let waiter = inner.queue.wait(scope.tenant(), &poll.actions);
         let until = inner.host.now().plus_ms(poll.wait_ms);
-        let poll = Arc::new(poll);
+        let poll = Arc::new(Poll { by: self.engine.actor_id(), ..poll });
         let mut stop = pin!(stop);
         loop {
-            let tasks = claim::given(inner, scope, &poll).await?;
+            let tasks = claim::leased_tasks(inner, scope, &poll).await?;
             let now = inner.host.now();
             if !tasks.is_empty() || now >= until || inner.is_stopping() {
                 return Ok(tasks);
@@ -238,13 +238,13 @@ impl Tasks {
                 biased;
                 () = &mut stop => return Ok(Vec::new()),
                 () = inner.over() => return Ok(Vec::new()),
-                () = waiter.told() => {}
+                () = waiter.notification() => {}
                 () = inner.host.clock.sleep_until(again) => {}
             }
         }
     }
 
-    /// The worker is heard of: the task stays its own for another while. Gives until when.
+    /// Extends the lease of a task and returns its new end.
     pub async fn heartbeat(
         &self,
         task: TaskId,
@@ -253,35 +253,35 @@ impl Tasks {
         note: Option<Value>,
     ) -> Result<Timestamp, EngineError> {
         let lease_ms = checked_lease(ms(lease))?;
-        self.engine.inner.heard_of(self.asker(), task, fence, lease_ms, note).await
+        self.engine.inner.renew_lease(self.asker(), task, fence, lease_ms, note).await
     }
 
-    /// The task is done. The same said twice is done once.
+    /// Completes a task with its output. A repeated request has no effect and returns the first result.
     pub async fn complete(
         &self,
         task: TaskId,
         fence: u64,
         output: Value,
-    ) -> Result<Done<Finished>, EngineError> {
+    ) -> Result<Idempotent<TaskResult>, EngineError> {
         self.engine.inner.finish_task(self.asker(), task, fence, Ok(output)).await
     }
 
-    /// The task has failed: it is tried again as the step says. The same said twice is one failure.
+    /// Fails a task. It is retried according to the step's retry policy. A repeated request counts as one failure.
     pub async fn fail(
         &self,
         task: TaskId,
         fence: u64,
         failure: Failure,
-    ) -> Result<Done<Finished>, EngineError> {
+    ) -> Result<Idempotent<TaskResult>, EngineError> {
         self.engine.inner.finish_task(self.asker(), task, fence, Err(failure)).await
     }
 
-    /// The worker gives the task back: another gets it at once, and nothing is counted.
+    /// Releases a task. Another worker can get it at once, and it does not count as a failed attempt.
     pub async fn release(&self, task: TaskId, fence: u64) -> Result<(), EngineError> {
-        self.engine.inner.give_back(self.asker(), task, fence).await
+        self.engine.inner.release_task(self.asker(), task, fence).await
     }
 
-    /// A part of the tasks there are, of one action or of all.
+    /// Lists tasks of one action or of all, one page at a time.
     pub async fn list(
         &self,
         action: Option<Name>,
@@ -293,27 +293,32 @@ impl Tasks {
     }
 }
 
-/// What is called for a task, as far as that can be told now: its input may be made of what is no longer there.
-pub(crate) fn call_of(standing: &Standing, tries: &Tries, now: Timestamp) -> ActionCall {
-    evaluated(standing, tries, now).unwrap_or_else(|_| {
-        let retrial = standing.retrial(tries);
-        let action = tries.posted.as_ref().map_or(&retrial.transition, |posted| &posted.action).clone();
+/// Returns the action call of a task. If the input can no longer be evaluated, it is `null`.
+pub(crate) fn call_of(loaded_run: &LoadedRun, attempts: &Attempts, now: Timestamp) -> ActionCall {
+    evaluated(loaded_run, attempts, now).unwrap_or_else(|_| {
+        let retry = loaded_run.retry(attempts);
+        let action = attempts.queued.as_ref().map_or(&retry.transition, |queued| &queued.action).clone();
         ActionCall {
-            activation: retrial.activation,
-            transition: retrial.transition,
+            activation: retry.activation,
+            transition: retry.transition,
             action,
             input: Value::Null,
-            payload: retrial.payload,
-            cause: retrial.cause,
+            payload: retry.payload,
+            cause: retry.cause,
             timeout_ms: 0,
         }
     })
 }
 
-/// What is called for a task, with its input; `None` = it is not wanted any more, or cannot be told.
-fn evaluated(standing: &Standing, tries: &Tries, now: Timestamp) -> Result<ActionCall, Option<Failure>> {
-    let event = Event::Retried { retrial: standing.retrial(tries), by_hand: true };
-    match dispatch(standing.definition(), &standing.snapshot, &event, &Answers::none(), now) {
+/// Evaluates the action call of a task with its input. `Err(None)`: the run no longer needs the call. `Err(Some)`: the
+/// input cannot be evaluated.
+fn evaluated(
+    loaded_run: &LoadedRun,
+    attempts: &Attempts,
+    now: Timestamp,
+) -> Result<ActionCall, Option<Failure>> {
+    let event = Input::Retried { retry: loaded_run.retry(attempts), manual: true };
+    match dispatch(loaded_run.definition(), &loaded_run.snapshot, &event, &Answers::none(), now) {
         Ok(Decision::Act(call)) => Ok(call),
         Err(Rejected::Undecidable(error)) => Err(Some(error.failure())),
         Ok(_) | Err(Rejected::Refused(_)) => Err(None),

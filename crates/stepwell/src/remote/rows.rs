@@ -1,42 +1,42 @@
-//! Where tasks are found: rows of the table of waits, whose topic says whether somebody has the task and what its action is.
+//! The stored task queue: rows in the table of waits. The topic of a row contains the state and the action of the task.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use stepwell_core::{Name, Timestamp};
-use stepwell_store::{OpenWait, Page, StoreError, TenantScope, WaitQuery, WaitRow, WaitsOf};
+use stepwell_store::{BadRow, Page, StoreError, StoredWait, TenantScope, WaitFilter, WaitQuery, WaitRow};
 
 use super::TaskId;
 use crate::engine::Inner;
 use crate::error::EngineError;
-use crate::ledger::{Posted, Tries};
-use crate::standing::Standing;
+use crate::ledger::{Attempts, QueuedTask};
+use crate::loaded_run::LoadedRun;
 
-/// Stands before and between the parts of a topic: no name has it, and no topic of events begins with it.
+/// Precedes and separates the parts of a topic. No name contains it, and no topic of events begins with it.
 const MARK: char = '\u{1f}';
-/// Comes right after all that begin with the mark.
+/// Sorts after all topics that begin with [`MARK`].
 const AFTER: char = '\u{20}';
-/// Comes right after a topic, and before any other that begins with it.
+/// Sorts after a topic and before all others that begin with it.
 const NEXT: char = '\u{1}';
 
-/// Whether somebody has a task.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TaskState {
-    /// It waits for a worker.
+    /// The task waits for a worker.
     Waiting,
-    /// A worker has it.
+    /// A worker has a lease on the task.
     Leased,
-    /// Its run stands still: it is given to nobody until that goes on.
-    Held,
+    /// The run is suspended or has failed: the task is not leased until the run continues.
+    Blocked,
 }
 
 impl TaskState {
-    const ALL: [TaskState; 3] = [TaskState::Waiting, TaskState::Leased, TaskState::Held];
+    const ALL: [TaskState; 3] = [TaskState::Waiting, TaskState::Leased, TaskState::Blocked];
 
-    fn of(standing: &Standing, posted: &Posted) -> Self {
-        match &posted.lease {
+    fn of(loaded_run: &LoadedRun, queued: &QueuedTask) -> Self {
+        match &queued.lease {
             Some(_) => TaskState::Leased,
-            None if standing.stands_still() => TaskState::Held,
+            None if loaded_run.is_stopped() => TaskState::Blocked,
             None => TaskState::Waiting,
         }
     }
@@ -45,17 +45,17 @@ impl TaskState {
         match self {
             TaskState::Waiting => "waiting",
             TaskState::Leased => "leased",
-            TaskState::Held => "held",
+            TaskState::Blocked => "blocked",
         }
     }
 
-    /// What tasks of an action are found by that are so.
+    /// Returns the topic of tasks of an action in this state.
     pub(super) fn topic(self, action: &str) -> String {
         format!("{MARK}{}{MARK}{action}", self.word())
     }
 }
 
-/// What a row says of a task.
+/// The stored detail of a task.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Detail {
@@ -74,28 +74,25 @@ struct Detail {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskRow {
-    /// Its id.
     pub id: TaskId,
-    /// The action.
     pub action: Name,
-    /// Whether somebody has it.
     pub state: TaskState,
-    /// The place, or step, that the run is in.
+    /// The place, or step, of the run.
     pub place: Name,
-    /// The transition that the action completes.
+    /// The transition that the run takes when the action succeeds.
     pub transition: Name,
-    /// Since when it is to be done.
+    /// Time at which the task was queued.
     pub since: Timestamp,
-    /// The worker that has it.
+    /// Name of the worker that has the lease.
     pub worker: Option<String>,
-    /// The fence under which it has it.
+    /// Fence of the lease.
     pub fence: Option<u64>,
-    /// Since when it has it.
+    /// Start of the lease.
     pub leased_at: Option<Timestamp>,
 }
 
 impl TaskRow {
-    /// What a row of the table of waits says of a task, if it is one.
+    /// Reads a task from a row of the table of waits. `None` if the row is not a task.
     pub(crate) fn of(row: &WaitRow) -> Option<Self> {
         let detail: Value = serde_json::from_slice(&row.wait.detail).ok()?;
         let Detail { action, transition, state, worker, fence, leased_at } =
@@ -106,24 +103,29 @@ impl TaskRow {
     }
 }
 
-/// The waits of a run with its tasks among them: as long as one is under way, it stands in for the wait of its activation.
-pub(crate) fn with_tasks(standing: &Standing, mut waits: Vec<OpenWait>) -> Vec<OpenWait> {
-    for tries in &standing.ledger.tries {
-        let Some(posted) = &tries.posted else { continue };
-        let at = waits.iter().position(|wait| wait.activation == tries.activation);
+/// Adds the tasks of a run to its waits. While a task is in progress, it replaces the wait of its activation.
+pub(crate) fn with_tasks(loaded_run: &LoadedRun, mut waits: Vec<StoredWait>) -> Vec<StoredWait> {
+    for attempts in &loaded_run.ledger.attempts {
+        let Some(queued) = &attempts.queued else { continue };
+        let at = waits.iter().position(|wait| wait.activation == attempts.activation);
         let own = at.map(|at| waits.swap_remove(at));
-        waits.extend(row(standing, tries, posted, own));
+        waits.extend(row(loaded_run, attempts, queued, own));
     }
     waits
 }
 
-fn row(standing: &Standing, tries: &Tries, posted: &Posted, own: Option<OpenWait>) -> Option<OpenWait> {
-    let activation = standing.snapshot.activation(tries.activation)?;
-    let state = TaskState::of(standing, posted);
-    let lease = posted.lease.as_ref();
+fn row(
+    loaded_run: &LoadedRun,
+    attempts: &Attempts,
+    queued: &QueuedTask,
+    own: Option<StoredWait>,
+) -> Option<StoredWait> {
+    let activation = loaded_run.snapshot.activation(attempts.activation)?;
+    let state = TaskState::of(loaded_run, queued);
+    let lease = queued.lease.as_ref();
     let task = Detail {
-        action: posted.action.clone(),
-        transition: tries.transition.clone(),
+        action: queued.action.clone(),
+        transition: attempts.transition.clone(),
         state,
         worker: lease.map(|lease| lease.worker.clone()),
         fence: lease.map(|lease| lease.fence),
@@ -131,22 +133,24 @@ fn row(standing: &Standing, tries: &Tries, posted: &Posted, own: Option<OpenWait
     };
     let known = own.as_ref().and_then(|own| serde_json::from_slice(&own.detail).ok());
     let mut detail: Map<String, Value> = known.unwrap_or_default();
-    detail.entry("activation").or_insert_with(|| json!(tries.activation));
+    detail.entry("activation").or_insert_with(|| json!(attempts.activation));
     detail.entry("place").or_insert_with(|| json!(activation.place));
     detail.entry("signals").or_insert_with(|| json!([]));
-    detail.insert("task".to_owned(), serde_json::to_value(task).expect("what a row says is plain data"));
-    Some(OpenWait {
-        activation: tries.activation,
+    detail.insert("task".to_owned(), serde_json::to_value(task).expect("the detail of a task is plain data"));
+    Some(StoredWait {
+        activation: attempts.activation,
         place: activation.place.clone(),
-        since: posted.at,
+        since: queued.at,
         until: own.and_then(|own| own.until),
         detail: Value::Object(detail).to_string().into(),
-        topic: Some(state.topic(&posted.action)),
+        topic: Some(state.topic(&queued.action)),
+        // People do not see the tasks of remote workers among their own.
+        due: None,
     })
 }
 
-/// The actions of the tasks that wait for a worker from here on.
-pub(crate) fn offered(open: &[OpenWait]) -> Vec<Name> {
+/// Returns the actions of the tasks that now wait for a worker.
+pub(crate) fn offered(open: &[StoredWait]) -> Vec<Name> {
     if open.is_empty() {
         return Vec::new();
     }
@@ -156,7 +160,7 @@ pub(crate) fn offered(open: &[OpenWait]) -> Vec<Name> {
 }
 
 impl Inner {
-    /// A part of the tasks, state by state and action by action.
+    /// Lists tasks ordered by state and action, one page at a time.
     pub(super) async fn list_tasks(
         &self,
         scope: TenantScope,
@@ -175,9 +179,14 @@ impl Inner {
                 return Ok(Page { items, next: Some(write_cursor("", &topic)), bad });
             }
             let cursor = inner.take().filter(|_| topic == from);
-            let query = WaitQuery { of: WaitsOf::Topic(topic.clone()), limit: left, cursor };
+            let query = WaitQuery { of: WaitFilter::Topic(topic.clone()), limit: left, cursor };
             let page = self.store.waits(scope, query).await?;
-            items.extend(page.items.iter().filter_map(TaskRow::of));
+            for row in &page.items {
+                match TaskRow::of(row) {
+                    Some(task) => items.push(task),
+                    None => bad.push(unreadable_task(row)),
+                }
+            }
             bad.extend(page.bad);
             if let Some(next) = page.next {
                 return Ok(Page { items, next: Some(write_cursor(&next, &topic)), bad });
@@ -187,7 +196,7 @@ impl Inner {
         Ok(Page { items, next: None, bad })
     }
 
-    /// The first topic of tasks from one on: of an action, or of any.
+    /// Returns the first topic of tasks at or after `from`, of one action or of all.
     async fn topic_from(
         &self,
         scope: TenantScope,
@@ -199,10 +208,15 @@ impl Inner {
             topics.sort();
             return Ok(topics.into_iter().find(|topic| topic.as_str() >= from));
         }
-        let of = WaitsOf::FirstTopic { from: from.to_owned(), before: AFTER.to_string() };
-        let query = WaitQuery { of, limit: 1, cursor: None };
-        Ok(self.store.waits(scope, query).await?.items.pop().and_then(|row| row.wait.topic))
+        Ok(self.first_wait(scope, from, &AFTER.to_string()).await?.map(|first| first.topic))
     }
+}
+
+/// Reports a row of the task queue whose detail cannot be read.
+fn unreadable_task(row: &WaitRow) -> BadRow {
+    let key = format!("{}:{}", row.run, row.wait.activation);
+    let why = "the detail of the task is unreadable".to_owned();
+    BadRow { table: "waits", key, run: Some(row.run), why }
 }
 
 fn write_cursor(inner: &str, topic: &str) -> String {
@@ -210,7 +224,8 @@ fn write_cursor(inner: &str, topic: &str) -> String {
 }
 
 fn read_cursor(cursor: &str) -> Result<(String, String), EngineError> {
-    let wrong = || EngineError::Store(StoreError::Invalid(format!("`{cursor}` is not a cursor of tasks")));
+    let wrong =
+        || EngineError::Store(StoreError::Invalid(format!("`{cursor}` is not a valid cursor for tasks")));
     let (inner, topic) = cursor.split_once('@').ok_or_else(wrong)?;
     let mut parts = topic.splitn(3, '/');
     match (parts.next(), parts.next(), parts.next()) {

@@ -1,20 +1,20 @@
-//! Compares what a simulated run came to with what its case expects.
+//! Comparison of a simulated run with the expectations of its case.
 
 use serde_json::Value;
-use stepwell_core::document::cases::{Case, ExpectedCall, Outcome};
+use stepwell_core::document::cases::{Case, CaseOutcome, ExpectedCall};
 
 use super::Simulated;
-use super::trace::{How, Step};
+use super::trace::{AnswerSource, SimulatedStep};
 
-/// The longest value that a message shows, in characters.
+/// Maximum length of a value in a message, in characters.
 const SHOWN: usize = 300;
 
-/// Everything that did not come as the case expects.
+/// Lists the expectations that were not met.
 pub(super) fn failures(case: &Case, simulated: &Simulated) -> Vec<String> {
     let mut failures = Vec::new();
-    for step in simulated.steps.iter().filter(|step| step.how == Some(How::NotMocked)) {
+    for step in simulated.steps.iter().filter(|step| step.how == Some(AnswerSource::NotMocked)) {
         let why = step.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
-        failures.push(format!("{why}; it was called with {}", shown(step.input.as_ref())));
+        failures.push(format!("{why}; the input was {}", shown(step.input.as_ref())));
     }
     let expected = &case.expect;
     if simulated.outcome != expected.outcome {
@@ -36,7 +36,7 @@ pub(super) fn failures(case: &Case, simulated: &Simulated) -> Vec<String> {
             ));
         }
         if let Some(part) = wanted.message.as_ref().filter(|part| !error.message.contains(part.as_str())) {
-            failures.push(format!("error: `{part}` is not in its message: {}", error.message));
+            failures.push(format!("error: the message does not contain `{part}`: {}", error.message));
         }
     }
     for (name, value) in &expected.vars {
@@ -50,7 +50,7 @@ pub(super) fn failures(case: &Case, simulated: &Simulated) -> Vec<String> {
         stands.sort();
         if wanted != stands {
             failures.push(format!(
-                "waits: expected {}, but the run stands at {}",
+                "waits: expected {}, but the run waits at {}",
                 list(&wanted),
                 list(&stands)
             ));
@@ -65,30 +65,31 @@ pub(super) fn failures(case: &Case, simulated: &Simulated) -> Vec<String> {
     failures
 }
 
-/// How a run stands, as the end of a sentence.
+/// Describes the outcome of a run as the predicate of a sentence.
 fn stands(simulated: &Simulated) -> String {
     match (simulated.outcome, &simulated.error) {
-        (Outcome::Completed, _) => format!("has completed with {}", shown(simulated.result.as_ref())),
-        (Outcome::Failed, Some(error)) => format!("has failed: {error}"),
-        (Outcome::Failed, None) => "has failed".to_owned(),
-        (Outcome::Waiting, _) => format!("waits at {}", list(&simulated.waits)),
-        (Outcome::Cancelled, _) => "was cancelled".to_owned(),
+        (CaseOutcome::Completed, _) => format!("has completed with {}", shown(simulated.result.as_ref())),
+        (CaseOutcome::Failed, Some(error)) => format!("has failed: {error}"),
+        (CaseOutcome::Failed, None) => "has failed".to_owned(),
+        (CaseOutcome::Waiting, _) => format!("waits at {}", list(&simulated.waits)),
+        (CaseOutcome::Cancelled, _) => "was cancelled".to_owned(),
     }
 }
 
 fn list(names: &[String]) -> String {
     match names.is_empty() {
-        true => "nothing".to_owned(),
+        true => "no step".to_owned(),
         false => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
     }
 }
 
-/// The calls that are expected are those that were made, among calls of the steps and actions they name.
-fn calls(expected: &[ExpectedCall], steps: &[Step]) -> Vec<String> {
+/// Compares the expected calls with the calls that were made, in order. Calls of steps and actions that no expectation
+/// names are ignored.
+fn calls(expected: &[ExpectedCall], steps: &[SimulatedStep]) -> Vec<String> {
     if expected.is_empty() {
         return Vec::new();
     }
-    let names = |call: &ExpectedCall, step: &Step| {
+    let names = |call: &ExpectedCall, step: &SimulatedStep| {
         call.step.as_ref().is_none_or(|name| *name == step.step)
             && call.action.as_ref().is_none_or(|name| Some(name) == step.action.as_ref())
     };
@@ -100,19 +101,19 @@ fn calls(expected: &[ExpectedCall], steps: &[Step]) -> Vec<String> {
         let wanted = call.step.as_ref().or(call.action.as_ref()).cloned().unwrap_or_default();
         match made.get(index) {
             None => {
-                failures.push(format!("calls: `{wanted}` (number {number}) was not made"));
+                failures.push(format!("calls: call {number} (`{wanted}`) was not made"));
                 break;
             }
             Some(step) if !names(call, step) => {
                 let action = step.action.as_deref().unwrap_or_default();
                 failures.push(format!(
-                    "calls: number {number} was expected to be `{wanted}`, but step `{}` called `{action}`",
+                    "calls: call {number} should be `{wanted}`, but step `{}` called `{action}`",
                     step.step
                 ));
                 break;
             }
             Some(step) => {
-                let what = format!("calls: the input of `{wanted}` (number {number})");
+                let what = format!("calls: input of call {number} (`{wanted}`)");
                 let differs =
                     call.input.as_ref().and_then(|input| differs(&what, input, step.input.as_ref(), true));
                 failures.extend(differs);
@@ -122,7 +123,7 @@ fn calls(expected: &[ExpectedCall], steps: &[Step]) -> Vec<String> {
     for step in made.iter().skip(expected.len()) {
         let action = step.action.as_deref().unwrap_or_default();
         failures.push(format!(
-            "calls: step `{}` called `{action}` once more than expected, with {}",
+            "calls: step `{}` made an unexpected additional call of `{action}` with {}",
             step.step,
             shown(step.input.as_ref())
         ));
@@ -130,7 +131,7 @@ fn calls(expected: &[ExpectedCall], steps: &[Step]) -> Vec<String> {
     failures
 }
 
-/// Where a value first differs from what is expected; of a subset only the fields that are named have to be there.
+/// Describes the first difference between two values. With `is_subset`, fields that are not expected are ignored.
 fn differs(what: &str, expected: &Value, actual: Option<&Value>, is_subset: bool) -> Option<String> {
     let (pointer, expected, actual) = difference(String::new(), Some(expected), actual, is_subset)?;
     let place = if pointer.is_empty() { String::new() } else { format!(" at {pointer}") };
@@ -164,7 +165,7 @@ fn difference<'a>(
     }
 }
 
-/// A value for a message.
+/// Formats a value for a message.
 fn shown(value: Option<&Value>) -> String {
     let Some(value) = value else { return "nothing".to_owned() };
     let text = value.to_string();

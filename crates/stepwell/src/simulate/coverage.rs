@@ -1,4 +1,4 @@
-//! What of a document runs came to: its steps, and the ways out of its decisions.
+//! Coverage of a document by runs: its steps, and the branches of its decisions.
 
 use serde::Serialize;
 use stepwell_core::document::Outline;
@@ -6,42 +6,41 @@ use stepwell_core::document::outline::Mark;
 
 use super::Seen;
 
-/// What of a document runs came to.
+/// Coverage of a document by runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Coverage {
-    /// Steps.
-    pub steps: Tally,
-    /// Ways out of decisions.
-    pub branches: Tally,
-    /// What no run came to, in the order of the lines.
+    pub steps: CoverageCount,
+    /// Branches of decisions, such as `then` and `else`.
+    pub branches: CoverageCount,
+    /// Steps and branches that no run reached, ordered by line.
     pub uncovered: Vec<Uncovered>,
 }
 
-/// How many of how many.
+/// A number of covered elements and their total number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Tally {
-    /// So many were come to.
+pub struct CoverageCount {
+    /// Number of elements that at least one run reached.
     pub covered: usize,
-    /// So many there are.
+    /// Number of elements in the document.
     pub total: usize,
 }
 
-/// A step, or a way out of one, that no run came to.
+/// A step, or a branch of a step, that no run reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Uncovered {
-    /// The step.
+    /// Id of the step.
     pub step: String,
-    /// The way out of it; without it, it is the step itself.
+    /// Name of the branch. `None`: no run reached the step itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub way: Option<String>,
-    /// The line that the step begins in; 0 if it is not known.
+    /// Line in which the step begins; 0 if it is not known.
     pub line: usize,
 }
 
 impl Coverage {
-    /// What of an outline was come to.
+    /// Computes the coverage of a document.
     pub(super) fn of(outline: &Outline, seen: &Seen) -> Self {
         let is_seen = |marks: &[Mark]| marks.iter().any(|mark| mark.is_in(&seen.entered, &seen.fired));
         let steps = outline.steps.iter().map(|step| {
@@ -65,7 +64,7 @@ impl Coverage {
         coverage
     }
 
-    /// Runs came to every step.
+    /// Returns `true` if every step was reached.
     pub fn has_every_step(&self) -> bool {
         self.steps.covered == self.steps.total
     }

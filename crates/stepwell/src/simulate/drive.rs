@@ -1,4 +1,4 @@
-//! Drives one simulated run: starts it, lets happen what its case says, and reads what came of it.
+//! Drives one simulated run: starts it, applies the inputs of its case, and reads the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
-use stepwell_core::document::cases::{Case, GivenKey, GivenLink, Happening, Outcome, Thing};
-use stepwell_core::snapshot::Finished;
+use stepwell_core::document::cases::{Case, CaseOutcome, GivenKey, GivenLink, Happening, Thing};
+use stepwell_core::snapshot::RunEnd;
 use stepwell_core::{Failure, Timestamp};
 use stepwell_store::{Entity, MemoryStore, Status, TenantScope, WaitQuery};
 use uuid::Uuid;
@@ -16,8 +16,8 @@ use super::read::{changes, step_of};
 use super::script::Script;
 use super::trace::Traced;
 use super::{Coverage, Seen, Simulated, Simulation, SimulationError};
-use crate::data::links::Listed;
-use crate::data::{Changes, List, NewLink};
+use crate::data::links::LinkListing;
+use crate::data::{Changes, KeyList, NewLink};
 use crate::engine::Run;
 use crate::error::EngineError;
 use crate::host::{BoxFuture, Clock, Host, Ids};
@@ -27,10 +27,10 @@ use crate::signal::Signal;
 use crate::start::Start;
 use crate::testing::{BEGINS, Meter, TestEngine};
 
-/// Rows of a listing.
+/// Page size of listings.
 const PAGE: Option<u32> = Some(200);
 
-/// Runs a case.
+/// Runs a case in a fresh engine.
 pub(super) async fn simulate(
     simulation: &Simulation,
     case: &Case,
@@ -43,28 +43,29 @@ pub(super) async fn simulate(
     let input = match (&case.input, &case.event) {
         (_, Some(event)) => {
             let made = simulation.document.input_of_event(&event.name, &event.data, driver.engine.now());
-            let none = || Err(format!("no trigger starts this workflow with the event `{}`", event.name));
+            let none = || Err(format!("no trigger of this workflow accepts the event `{}`", event.name));
             made.unwrap_or_else(none).map_err(SimulationError::Case)?
         }
         (Some(input), None) => input.clone(),
         (None, None) => json!({}),
     };
-    let run = match driver.engine.start(Start::new(definition.name().clone()).input(&input)).await {
+    let start = Start::new(definition.name().clone()).input(&input).any_strategy();
+    let run = match driver.engine.start(start).await {
         Ok(run) => run,
         Err(EngineError::Refused(refusal)) => return Ok(driver.refused(refusal.to_string())),
         Err(EngineError::Undecidable(error)) => return Ok(driver.refused(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    driver.rest(&run).await?;
+    driver.run_until_idle(&run).await?;
     for (index, happening) in case.happens.iter().enumerate() {
         let happened = driver.happen(&run, happening).await;
         happened.map_err(|error| match error {
             SimulationError::Engine(error) => {
-                SimulationError::Case(format!("number {} of what happens: {error}", index + 1))
+                SimulationError::Case(format!("`happens` entry {}: {error}", index + 1))
             }
             other => other,
         })?;
-        driver.rest(&run).await?;
+        driver.run_until_idle(&run).await?;
     }
     driver.finish(&run, case, &script).await
 }
@@ -92,11 +93,11 @@ impl<'a> Driver<'a> {
         let store = Arc::new(MemoryStore::new());
         let engine = TestEngine::start_metered(store, clock, Some(meter.clone()), |builder| {
             let mut builder = builder.host(host).secrets(secrets).with(|options| {
-                // Nothing is tidied up while somebody looks at it.
+                // Keep all data until the result is read.
                 options.retention_ms = None;
-                // Nothing is started but by the case.
+                // Only the case starts runs.
                 options.plans_triggers = false;
-                options.handles_kept_ms = None;
+                options.handle_retention_ms = None;
                 options.limits = simulation.limits.clone();
             });
             for workflow in &workflows {
@@ -108,7 +109,7 @@ impl<'a> Driver<'a> {
         Ok(Driver { simulation, engine, meter, began: Instant::now() })
     }
 
-    /// Writes what the data store is to hold before.
+    /// Writes the initial content of the data store.
     async fn give(&self, case: &Case) -> Result<(), SimulationError> {
         let mut changes = Changes::new();
         for key in &case.given.store {
@@ -132,7 +133,7 @@ impl<'a> Driver<'a> {
         given.map(drop).map_err(|error| SimulationError::Case(format!("`given`: {error}")))
     }
 
-    /// Lets the engine do what it can do now, within bounds.
+    /// Lets the engine do everything that is due now, within the limits.
     async fn settle(&self) -> Result<(), SimulationError> {
         let bounds = &self.simulation.bounds;
         let goes_on = || !self.meter.is_over() && self.began.elapsed() < bounds.time;
@@ -143,9 +144,9 @@ impl<'a> Driver<'a> {
         Err(SimulationError::Endless { steps, time: self.began.elapsed() })
     }
 
-    /// Lets the run come to rest: time passes by itself while it only sleeps or pauses before another try, and stands
-    /// still where it waits for something from outside.
-    async fn rest(&self, run: &Run) -> Result<(), SimulationError> {
+    /// Runs until the run ends, fails or waits for an external input. The clock advances automatically while the run
+    /// only sleeps or pauses before a retry. It stops where the run waits for an external input.
+    async fn run_until_idle(&self, run: &Run) -> Result<(), SimulationError> {
         loop {
             self.settle().await?;
             let status = run.view().await?.status;
@@ -161,7 +162,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Some run waits for something from outside.
+    /// Returns `true` if a run waits for a signal.
     async fn is_waited(&self) -> Result<bool, SimulationError> {
         let query = WaitQuery { limit: 1_000, ..WaitQuery::default() };
         let waits = self.engine.store().waits(self.engine.scope(), query).await.map_err(EngineError::from)?;
@@ -172,7 +173,7 @@ impl<'a> Driver<'a> {
         Ok(waits.items.iter().any(|row| takes_signals(&row.wait.detail)))
     }
 
-    /// Lets time pass: whatever falls due in it happens at its time.
+    /// Advances the clock step by step, so that each timer fires at its own time.
     async fn pass_until(&self, until: Timestamp) -> Result<(), SimulationError> {
         let clock = self.engine.clock();
         while let Some(at) = clock.next_sleeper().filter(|at| *at <= until) {
@@ -195,14 +196,14 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// A start that was refused is a run that has failed before its first step.
+    /// Builds the result for a refused start: a run that failed before its first step.
     fn refused(&self, why: String) -> Simulated {
         let seen = Seen::default();
         Simulated {
             workflow: self.simulation.document.name().to_owned(),
-            outcome: Outcome::Failed,
+            outcome: CaseOutcome::Failed,
             result: None,
-            error: Some(Failure::new("refused", why).finally()),
+            error: Some(Failure::new("refused", why).non_retryable()),
             waits: Vec::new(),
             now: self.engine.clock().now(),
             vars: Map::new(),
@@ -225,13 +226,13 @@ impl<'a> Driver<'a> {
             seen.fired.extend(change.entry.transitions.iter().cloned());
         }
         let outcome = match view.status {
-            Status::Completed => Outcome::Completed,
-            Status::Cancelled => Outcome::Cancelled,
-            Status::Failed => Outcome::Failed,
-            Status::Pending | Status::Running | Status::Waiting | Status::Suspended => Outcome::Waiting,
+            Status::Completed => CaseOutcome::Completed,
+            Status::Cancelled => CaseOutcome::Cancelled,
+            Status::Failed => CaseOutcome::Failed,
+            Status::Pending | Status::Running | Status::Waiting | Status::Suspended => CaseOutcome::Waiting,
         };
         let result = match view.snapshot.finished() {
-            Some(Finished::Completed { output, .. }) => output.clone(),
+            Some(RunEnd::Completed { output, .. }) => output.clone(),
             _ => None,
         };
         let context = view.snapshot.context();
@@ -255,7 +256,7 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// The steps that a run stands at; branches that have come to their end, and clocks, are none.
+    /// Returns the steps that a run is at, without completed branches and timers.
     fn waits(&self, places: &[stepwell_core::Name]) -> Vec<String> {
         let is_step = |name: &str| self.simulation.outline.steps.iter().any(|step| step.id == name);
         let stands_at = |place: &stepwell_core::Name| match place.split_once('.') {
@@ -267,7 +268,7 @@ impl<'a> Driver<'a> {
         steps.into_iter().collect()
     }
 
-    /// Keys that are not what they were.
+    /// Returns the keys that were added or changed.
     async fn keys(&self, given: &[GivenKey]) -> Result<Vec<GivenKey>, SimulationError> {
         let broken = |error: crate::DataError| SimulationError::Broken(error.to_string());
         let mut found = Vec::new();
@@ -275,7 +276,7 @@ impl<'a> Driver<'a> {
         for space in spaces.items {
             let mut cursor = None;
             loop {
-                let list = List { limit: PAGE, cursor, ..List::default() };
+                let list = KeyList { limit: PAGE, cursor, ..KeyList::default() };
                 let page = self.engine.kv(space.namespace.as_str()).list(list).await.map_err(broken)?;
                 let namespace = &space.namespace;
                 found.extend(page.items.into_iter().map(|entry| GivenKey {
@@ -293,7 +294,7 @@ impl<'a> Driver<'a> {
         Ok(found)
     }
 
-    /// Links that were not there before.
+    /// Returns the links that were added.
     async fn links(&self, given: &[GivenLink]) -> Result<Vec<GivenLink>, SimulationError> {
         let broken = |error: crate::DataError| SimulationError::Broken(error.to_string());
         let thing = |end: &Entity| Thing { kind: end.kind().to_owned(), id: end.id().to_owned() };
@@ -301,7 +302,7 @@ impl<'a> Driver<'a> {
         let spaces = self.engine.link_namespaces(PAGE, None).await.map_err(broken)?;
         for space in spaces.items {
             let links = self.engine.links(space.namespace.as_str());
-            let page = links.list(Listed::default(), PAGE, None).await.map_err(broken)?;
+            let page = links.list(LinkListing::default(), PAGE, None).await.map_err(broken)?;
             found.extend(page.items.into_iter().map(|link| GivenLink {
                 namespace: space.namespace.clone(),
                 from: thing(link.edge.from()),
@@ -317,16 +318,15 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// An event happens that may concern the run: it reaches it as a signal of its name. One that it does not take is somebody
-/// else's.
+/// Delivers an event to the run, as a signal of the same name. An event that the run does not accept is ignored.
 async fn publish(run: &Run, event: &str, data: &Value) -> Result<(), EngineError> {
     match run.signal(Signal::new(event).with(data)).await {
-        Ok(_) | Err(EngineError::Refused(_) | EngineError::NotNow { .. }) => Ok(()),
+        Ok(_) | Err(EngineError::Refused(_) | EngineError::WrongStatus { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Secrets of a case; any other is made up too.
+/// The secrets of a case. Other secrets get made-up values.
 struct MadeUp(BTreeMap<String, String>);
 
 impl Secrets for MadeUp {
@@ -336,7 +336,7 @@ impl Secrets for MadeUp {
     }
 }
 
-/// Ids that are the same in every simulation.
+/// Consecutive ids, which are the same in every simulation.
 struct Counted(AtomicU64);
 
 impl Ids for Counted {

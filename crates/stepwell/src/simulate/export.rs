@@ -1,12 +1,14 @@
-//! Makes a test case of a run that has really happened.
+//! Export of a recorded run as a test case.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use stepwell_core::document::cases::{Case, Expected, ExpectedCall, ExpectedError, Happening, Mock, Outcome};
+use stepwell_core::document::cases::{
+    Case, CaseOutcome, Expected, ExpectedCall, ExpectedError, Happening, Mock,
+};
 use stepwell_core::graph::open_waits;
 use stepwell_core::retry::Retry;
-use stepwell_core::snapshot::{ActivationId, ChildEnd, Finished};
+use stepwell_core::snapshot::{ActivationId, ChildEnd, RunEnd};
 use stepwell_core::spec::Place;
 use stepwell_core::{Definition, Failure, Name, RunId, Timestamp};
 use stepwell_store::Status;
@@ -17,14 +19,16 @@ use crate::error::EngineError;
 use crate::ledger::Ledger;
 
 impl Run {
-    /// The run as a test case: what it was started with, what its calls came to, what happened to it and what came of it. In
-    /// the simulator the case passes. Tries that failed and were tried again are left out, and an event is the signal it
-    /// came as. Refused if something is not on record, or was done by an operator.
+    /// Exports the run as a test case: its input, the results of its calls, its external inputs and its outcome. The
+    /// case passes in the simulator.
+    ///
+    /// Attempts that failed and were retried are left out, and an event becomes the signal that it arrived as. The
+    /// export is refused if the history is incomplete or an operator has changed the run.
     pub async fn as_test_case(&self, name: impl Into<String>) -> Result<Case, EngineError> {
         let view = self.view().await?;
         let (definition, changes) = self.recorded().await?;
         let first = changes.first().filter(|first| first.entry.version == 0);
-        let first = first.ok_or_else(|| gone(self.id(), "its first states are not kept any more"))?;
+        let first = first.ok_or_else(|| gone(self.id(), "its first states have been deleted"))?;
         let context = first.snapshot.context();
         let input = if definition.spec().envelope { &context["payload"] } else { context };
         let mut export = Export {
@@ -45,13 +49,13 @@ impl Run {
             export.stopped(error);
         }
         let outcome = match view.status {
-            Status::Completed => Outcome::Completed,
-            Status::Cancelled => Outcome::Cancelled,
-            Status::Failed => Outcome::Failed,
-            _ => Outcome::Waiting,
+            Status::Completed => CaseOutcome::Completed,
+            Status::Cancelled => CaseOutcome::Cancelled,
+            Status::Failed => CaseOutcome::Failed,
+            _ => CaseOutcome::Waiting,
         };
         let result = match view.snapshot.finished() {
-            Some(Finished::Completed { output, .. }) => output.clone(),
+            Some(RunEnd::Completed { output, .. }) => output.clone(),
             _ => None,
         };
         let error = error.map(|error| ExpectedError { code: Some(error.code.clone()), message: None });
@@ -67,14 +71,14 @@ impl Run {
         })
     }
 
-    /// The definition it is pinned to, and every change of it.
+    /// Returns the run's definition and all its changes.
     async fn recorded(&self) -> Result<(Definition, Vec<Change>), EngineError> {
         let inner = self.inner();
-        let standing = inner.load(self.scope(), self.id()).await?;
-        let definition = standing.definition().clone();
+        let loaded_run = inner.load(self.scope(), self.id()).await?;
+        let definition = loaded_run.definition().clone();
         let changes = changes(inner.store.as_ref(), self.scope(), &definition, self.id()).await;
         let changes = changes.map_err(|error| match error {
-            EngineError::Restore(_) => gone(self.id(), "it began in another edition of its workflow"),
+            EngineError::Restore(_) => gone(self.id(), "it was started with another version of its workflow"),
             other => other,
         })?;
         Ok((definition, changes))
@@ -82,7 +86,7 @@ impl Run {
 }
 
 fn gone(run: RunId, why: &str) -> EngineError {
-    EngineError::Invalid(format!("run {run} cannot be made a test case: {why}"))
+    EngineError::Invalid(format!("run {run} cannot be exported as a test case: {why}"))
 }
 
 struct Export<'a> {
@@ -92,9 +96,9 @@ struct Export<'a> {
     mocks: BTreeMap<String, Vec<Mock>>,
     calls: Vec<ExpectedCall>,
     happens: Vec<Happening>,
-    /// What the clock of the simulation shows: there, calls take no time.
+    /// Simulated time. Calls take no time in a simulation.
     now: Timestamp,
-    /// When each activation began, by that clock.
+    /// Simulated start time of each activation.
     entered: BTreeMap<ActivationId, Timestamp>,
 }
 
@@ -118,9 +122,9 @@ impl Export<'_> {
         {
             let failure = failure_of(self.definition, failed, change, self.ledger);
             let failure =
-                failure.ok_or_else(|| self.unrecorded(failed, "its error is not on record any more"))?;
-            let tries = self.failed(&action, failed, &failure, entry.input.as_ref());
-            if let (true, Some(before)) = (tries > 1, before) {
+                failure.ok_or_else(|| self.unrecorded(failed, "its error is no longer on record"))?;
+            let attempts = self.failed(&action, failed, &failure, entry.input.as_ref());
+            if let (true, Some(before)) = (attempts > 1, before) {
                 self.now = self.now.plus_ms(entry.at.ms_since(before.entry.at));
             }
         }
@@ -146,28 +150,27 @@ impl Export<'_> {
         self.calls.push(ExpectedCall { step, action, input });
     }
 
-    /// A call that has given its result.
+    /// Records a successful call.
     fn done(&mut self, action: &Name, step: &Name, change: &Change) -> Result<(), EngineError> {
         self.called(action, step, change.entry.input.as_ref());
-        // Those come to the same in the simulator, and another workflow gives its result later.
+        // `log` and `transform` give the same result in the simulator, and a called workflow gives its result later.
         if matches!(action.as_str(), "log" | "transform" | "workflow.call") {
             return Ok(());
         }
         let output = saved(self.definition, step, &change.snapshot).or_else(|| change.entry.output.clone());
         let output = output.unwrap_or_default();
         if is_cut(&output) {
-            return Err(self.unrecorded(step, "its result is longer than a history keeps"));
+            return Err(self.unrecorded(step, "its result is too long for the history and was cut"));
         }
         if has_marker(&output) {
-            return Err(
-                self.unrecorded(step, "its result has `$expr` or `$secret` in it, which a mock would read")
-            );
+            return Err(self
+                .unrecorded(step, "its result contains `$expr` or `$secret`, which a mock would evaluate"));
         }
         self.mocks.entry(step.to_string()).or_default().push(Mock::Output(output));
         Ok(())
     }
 
-    /// A call that has failed for good: as often as it is tried. Gives how often that is.
+    /// Records a call that failed finally, with all its attempts. Returns the number of attempts.
     fn failed(&mut self, action: &Name, step: &str, failure: &Failure, input: Option<&Value>) -> usize {
         let mut transitions = self.definition.spec().transitions.iter();
         let retry = transitions.find(|one| one.id.as_str() == step).and_then(|one| one.retry.as_ref());
@@ -175,15 +178,15 @@ impl Export<'_> {
             let listed = retry.retry_on.as_ref().is_none_or(|codes| codes.contains(&failure.code));
             listed && !failure.is_final
         };
-        let tries = 1 + retry.filter(covers).map_or(0, |retry| retry.attempts as usize);
-        for _ in 0..tries {
+        let attempts = 1 + retry.filter(covers).map_or(0, |retry| retry.attempts as usize);
+        for _ in 0..attempts {
             self.mocks.entry(step.to_owned()).or_default().push(Mock::Error(failure.clone()));
             self.called(action, step, input);
         }
-        tries
+        attempts
     }
 
-    /// The call that the run stands still for.
+    /// Records the call that made the run fail.
     fn stopped(&mut self, error: &Failure) {
         let activation = self.ledger.stopped.as_ref().and_then(|stopped| stopped.activation);
         let tried = self.ledger.failures.iter().rev().find(|tried| Some(tried.activation) == activation);
@@ -193,7 +196,7 @@ impl Export<'_> {
         }
     }
 
-    /// What has led to a change, if it came from outside or needed time to pass.
+    /// Records the cause of a change, if it was an external input or the passing of time.
     fn happened(&mut self, before: &Change, change: &Change) -> Result<(), EngineError> {
         let action = change.entry.action.as_str();
         let waited = change.entry.at.ms_since(before.entry.at);
@@ -225,7 +228,7 @@ impl Export<'_> {
             if is_cut(&payload) {
                 return Err(gone(
                     self.run,
-                    &format!("what `{signal}` brought is longer than a history keeps"),
+                    &format!("the payload of `{signal}` is too long for the history and was cut"),
                 ));
             }
             self.pass(waited);
@@ -234,7 +237,10 @@ impl Export<'_> {
             self.pass(waited);
             self.happens.push(Happening::Cancel { cancel: true });
         } else if action.starts_with("__operator:") || action.starts_with("__retry:") {
-            return Err(gone(self.run, &format!("version {} is `{action}`", change.entry.version)));
+            return Err(gone(
+                self.run,
+                &format!("version {} was made by an operator (`{action}`)", change.entry.version),
+            ));
         }
         Ok(())
     }
@@ -246,7 +252,7 @@ impl Export<'_> {
         }
     }
 
-    /// Another workflow has ended.
+    /// Records the end of a called workflow.
     fn child(&mut self, place: &str, change: &Change) -> Result<(), EngineError> {
         let step = step_of(place).to_owned();
         let ended = change.snapshot.activations().iter().find(|one| one.place.as_str() == place);
@@ -256,19 +262,19 @@ impl Export<'_> {
         let mock = match (end, output) {
             (Some(ChildEnd::Completed { output }), _) | (None, Some(output)) => Mock::Output(output),
             (Some(ChildEnd::Failed { error }), _) => Mock::Error(error),
-            _ => return Err(self.unrecorded(&step, "how the other workflow ended is not on record")),
+            _ => return Err(self.unrecorded(&step, "the result of the called workflow is not on record")),
         };
         self.mocks.entry(step).or_default().push(mock);
         Ok(())
     }
 }
 
-/// It was too long to be kept whole.
+/// Returns `true` if the history has cut the value because of its length.
 fn is_cut(value: &Value) -> bool {
     value.as_object().is_some_and(|fields| fields.len() == 1 && fields.contains_key("$cut"))
 }
 
-/// It would be read as more than data.
+/// Returns `true` if a mock would evaluate the value as a template.
 fn has_marker(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.iter().any(has_marker),

@@ -1,9 +1,9 @@
-//! The simulator: runs a workflow with no side effects and shows each step's input and output, and runs the test cases that
-//! a document brings.
+//! The simulator: runs a workflow without side effects, shows the input and output of each step, and runs a document's
+//! test cases.
 //!
-//! A run goes through the real engine, on a store in memory and a clock that stands still until something lets time pass.
-//! What a step calls is answered by mocks; only actions that touch nothing but that store work for real. Nothing leaves the
-//! process: no network, no secrets but made-up ones, no disk.
+//! A run goes through the real engine, with an in-memory store and a clock that advances only on demand. Mocks answer
+//! the calls of steps; only actions that affect nothing but that store run for real. A simulation uses no network, no
+//! disk and only made-up secrets.
 
 mod check;
 mod coverage;
@@ -18,21 +18,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stepwell_core::document::cases::{Case, GivenKey, GivenLink, Outcome};
-use stepwell_core::document::{Document, Outline};
+use stepwell_core::document::cases::{Case, CaseOutcome, GivenKey, GivenLink};
+use stepwell_core::document::{Outline, WorkflowSource};
 use stepwell_core::{Definition, Failure, Limits, Name, Timestamp};
 
 use crate::error::EngineError;
 
-pub use coverage::{Coverage, Tally, Uncovered};
-pub use trace::{How, Step};
+pub use coverage::{Coverage, CoverageCount, Uncovered};
+pub use trace::{AnswerSource, SimulatedStep};
 
-/// How much a simulation may do.
+/// Limits of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// How many steps: changes of the run and of others that it starts, and tries.
+    /// Maximum number of steps: state changes of the run and its children, and attempts at actions. Default: 10,000.
     pub steps: u64,
-    /// How long it may take, by the computer's clock.
+    /// Maximum duration by the computer's clock. Default: 20 seconds.
     pub time: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Default for Bounds {
 /// A workflow to be simulated.
 #[derive(Debug, Clone)]
 pub struct Simulation {
-    document: Document,
+    document: WorkflowSource,
     outline: Outline,
     others: Vec<Definition>,
     bounds: Bounds,
@@ -53,40 +53,41 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// A simulation of a document.
-    pub fn of(document: &Document) -> Self {
+    /// Creates a simulation of a workflow document.
+    pub fn of(document: &WorkflowSource) -> Self {
         let outline = document.outline();
         let (bounds, limits) = (Bounds::default(), Limits::default());
         Simulation { document: document.clone(), outline, others: Vec::new(), bounds, limits }
     }
 
-    /// Another workflow, which really runs when it is called or started; without this it has to be mocked.
+    /// Adds another workflow, which runs when it is called or started. Workflows that are not added must be mocked.
     #[must_use]
     pub fn with(mut self, other: Definition) -> Self {
         self.others.push(other);
         self
     }
 
-    /// How much it may do.
+    /// Sets the limits of the simulation.
     #[must_use]
     pub fn bounds(mut self, bounds: Bounds) -> Self {
         self.bounds = bounds;
         self
     }
 
-    /// How large things may be in it.
+    /// Sets the size limits of the engine.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Runs the workflow as a case says, whatever the case expects. A call that nobody has mocked gives null, and is marked.
+    /// Runs the workflow with the inputs and mocks of a case and ignores its expectations. A call without a mock
+    /// returns `null` and is marked.
     pub async fn run(&self, case: &Case) -> Result<Simulated, SimulationError> {
         self.simulate(case, false).await
     }
 
-    /// Runs a case and says whether everything came as it expects. A call that nobody has mocked is a failure of the case.
+    /// Runs a case and checks its expectations. A call without a mock is a failure of the case.
     pub async fn test(&self, case: &Case) -> CaseReport {
         let (name, line) = (case.name.clone(), case.at.line);
         match self.simulate(case, true).await {
@@ -101,7 +102,7 @@ impl Simulation {
         }
     }
 
-    /// Runs cases, and says which steps and branches of the document no run of theirs came to.
+    /// Runs cases and reports the steps and branches of the document that none of them reached.
     pub async fn test_all(&self, cases: impl IntoIterator<Item = &Case>) -> TestReport {
         let mut reports = Vec::new();
         let mut seen = Seen::default();
@@ -117,7 +118,7 @@ impl Simulation {
         TestReport { workflow: self.document.name().to_owned(), cases: reports, coverage }
     }
 
-    /// Runs it on a thread of its own, so that nothing else of the caller's has a part in it.
+    /// Runs the simulation on a separate thread, isolated from the caller's runtime.
     async fn simulate(&self, case: &Case, is_strict: bool) -> Result<Simulated, SimulationError> {
         let (told, heard) = tokio::sync::oneshot::channel();
         let (simulation, case) = (self.clone(), case.clone());
@@ -131,103 +132,104 @@ impl Simulation {
         };
         let thread = std::thread::Builder::new().name("stepwell-simulation".to_owned());
         thread.spawn(work).map_err(|error| SimulationError::Broken(error.to_string()))?;
-        heard.await.unwrap_or_else(|_| Err(SimulationError::Broken("it ended without a word".to_owned())))
+        heard
+            .await
+            .unwrap_or_else(|_| Err(SimulationError::Broken("its thread ended without a result".to_owned())))
     }
 }
 
-/// What a simulated run came to.
+/// The result of a simulated run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Simulated {
-    /// The workflow.
+    /// Name of the workflow.
     pub workflow: String,
-    /// How it stands in the end.
-    pub outcome: Outcome,
-    /// Its result.
+    /// Status of the run at the end of the simulation.
+    pub outcome: CaseOutcome,
+    /// Result of the run, if it completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Why it has failed.
+    /// Error of the run, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// The steps that it stands at.
+    /// Steps that the run waits at.
     pub waits: Vec<String>,
-    /// What the clock shows in the end.
+    /// Simulated time at the end.
     pub now: Timestamp,
-    /// Its variables.
+    /// Variables of the run at the end.
     pub vars: Map<String, Value>,
-    /// Every step it came to, in order.
-    pub steps: Vec<Step>,
-    /// Keys of the data store that are not what they were.
+    /// Every step that the run reached, in order.
+    pub steps: Vec<SimulatedStep>,
+    /// Keys of the data store that were added or changed.
     pub store: Vec<GivenKey>,
-    /// Links that were not there before.
+    /// Links that were added.
     pub links: Vec<GivenLink>,
-    /// What of the document it came to.
+    /// Steps and branches of the document that the run reached.
     pub coverage: Coverage,
     #[serde(skip)]
     pub(crate) seen: Seen,
 }
 
-/// The places that runs entered and the transitions they went by.
+/// The places that runs entered and the transitions that they took.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) entered: BTreeSet<Name>,
     pub(crate) fired: BTreeSet<Name>,
 }
 
-/// What a test case came to.
+/// The result of a test case.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CaseReport {
-    /// Its name.
     pub name: String,
-    /// The line it stands in.
+    /// Line of the document in which the case begins.
     pub line: usize,
-    /// Everything came as it expects.
+    /// All expectations were met.
     pub passed: bool,
-    /// What did not.
+    /// Expectations that were not met.
     pub failures: Vec<String>,
-    /// The run, if there was one.
+    /// The simulated run. `None` if it could not be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<Simulated>,
 }
 
-/// What the test cases of a document came to.
+/// The result of a document's test cases.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TestReport {
-    /// The workflow.
+    /// Name of the workflow.
     pub workflow: String,
-    /// Each case.
+    /// One report per case, in order.
     pub cases: Vec<CaseReport>,
-    /// What of the document they came to, all together.
+    /// Steps and branches that at least one case reached.
     pub coverage: Coverage,
 }
 
 impl TestReport {
-    /// Every case came as it expects.
+    /// Returns `true` if every case passed.
     pub fn passed(&self) -> bool {
         self.cases.iter().all(|case| case.passed)
     }
 }
 
-/// Why there is nothing to show of a simulation.
+/// A simulation that gave no result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SimulationError {
-    /// It did not come to an end or to rest.
-    #[error("the simulation was ended after {steps} steps and {} ms: does a loop in it never end?", .time.as_millis())]
+    /// The simulation exceeded its limits.
+    #[error("the simulation was stopped after {steps} steps and {} ms: does a loop never end?", .time.as_millis())]
     Endless {
-        /// How many steps there were.
+        /// Number of steps taken.
         steps: u64,
-        /// How long it took.
+        /// Time taken, by the computer's clock.
         time: Duration,
     },
-    /// The engine did not take the workflow, or something that happens.
+    /// The engine refused the workflow or an input of the case.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// What the case says cannot be used.
+    /// The case is invalid.
     #[error("{0}")]
     Case(String),
-    /// The simulator itself failed.
+    /// The simulator failed internally.
     #[error("the simulator failed: {0}")]
     Broken(String),
 }

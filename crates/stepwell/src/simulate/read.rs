@@ -1,23 +1,23 @@
-//! Reads what happened to a run off its history.
+//! Reads the history of a run.
 
 use serde_json::Value;
 use stepwell_core::spec::Place;
-use stepwell_core::{Definition, Entry, Failure, Name, RunId, Snapshot};
+use stepwell_core::{Definition, Failure, HistoryEntry, Name, RunId, Snapshot};
 use stepwell_store::{HistoryQuery, Store, TenantScope};
 
 use crate::error::EngineError;
 use crate::ledger::Ledger;
 
-/// How many changes are read at a time.
+/// Page size for reading the history.
 const PAGE: u32 = 500;
 
-/// One change of a run, and its state after it.
+/// A change of a run, and its state after it.
 pub(super) struct Change {
-    pub(super) entry: Entry,
+    pub(super) entry: HistoryEntry,
     pub(super) snapshot: Snapshot,
 }
 
-/// Every change of a run, oldest first.
+/// Returns all changes of a run, oldest first.
 pub(super) async fn changes(
     store: &dyn Store,
     scope: TenantScope,
@@ -41,25 +41,26 @@ pub(super) async fn changes(
     }
 }
 
-/// The step that a place or a transition belongs to: what a step needs besides is named after it, with a point.
+/// Returns the step that a place or transition belongs to. Auxiliary places and transitions of a step are named
+/// `STEP.SUFFIX`.
 pub(super) fn step_of(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// The value of a path such as `vars.order.total` in a run's data.
+/// Returns the value at a path such as `vars.order.total` in a run's data.
 pub(super) fn value_at(snapshot: &Snapshot, path: &str) -> Option<Value> {
     path.split('.').try_fold(snapshot.context(), |value, part| value.get(part)).cloned()
 }
 
-/// What an action gave, where its transition keeps it: parts of it may be known only at the commit.
+/// Returns the output of an action from where its transition saves it. Parts of it may be known only at the commit.
 pub(super) fn saved(definition: &Definition, transition: &Name, snapshot: &Snapshot) -> Option<Value> {
     let transitions = &definition.spec().transitions;
     let action = transitions.iter().find(|one| one.id == *transition)?.action.as_ref()?;
     value_at(snapshot, action.save_as.as_deref()?)
 }
 
-/// Why a transition failed, whose error led elsewhere in this change: what is recorded beside the run, or what its
-/// handler was given.
+/// Returns the error of a transition that failed and whose error was handled in this change: from the ledger, or from
+/// the local variable of its handler.
 pub(super) fn failure_of(
     definition: &Definition,
     transition: &str,

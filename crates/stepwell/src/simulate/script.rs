@@ -1,4 +1,4 @@
-//! What calls come to in a simulation: mocks, or the actions that touch nothing but the store in memory.
+//! Calls in a simulation: mocks answer them, or actions that affect nothing but the in-memory store run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,18 +8,18 @@ use stepwell_core::document::cases::{Case, Mock};
 use stepwell_core::expr::{Budget, Data};
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::template::Template;
-use stepwell_core::{Definition, Document, Failure, Name, RunId, Timestamp};
+use stepwell_core::{Definition, Failure, Name, RunId, Timestamp, WorkflowSource};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
 use super::SimulationError;
-use super::trace::How;
+use super::trace::AnswerSource;
 use crate::action::{ActionError, BoxAction};
 use crate::cx::Cx;
 use crate::engine::Builder;
 use crate::start::Start;
 
-/// The workflow that stands in for one that is mocked.
+/// Name of the workflow that replaces a mocked workflow.
 const STAND_IN: &str = "simulator.mocked";
 
 const STAND_IN_DOCUMENT: &str = "
@@ -32,16 +32,16 @@ steps:
   - { id: done, type: control.return, value: { $expr: payload.output ?? null } }
 ";
 
-/// The code of a call that nobody has mocked.
+/// Error code of a call without a mock.
 pub(super) const NOT_MOCKED: &str = "notMocked";
 
-/// A call that was made.
+/// A call that the simulator has recorded.
 #[derive(Debug, Clone)]
 pub(super) struct Called {
     pub(super) run: RunId,
     pub(super) workflow: Name,
     pub(super) activation: ActivationId,
-    /// The version of the run when it was made.
+    /// Version of the run at the time of the call.
     pub(super) version: u64,
     pub(super) transition: Name,
     pub(super) action: Name,
@@ -49,28 +49,28 @@ pub(super) struct Called {
     pub(super) at: Timestamp,
     pub(super) input: Value,
     pub(super) result: Result<Value, Failure>,
-    pub(super) how: How,
+    pub(super) how: AnswerSource,
 }
 
-/// What calls come to, and which were made.
+/// Answers calls and records them.
 pub(super) struct Script {
     workflow: Name,
     mocks: BTreeMap<String, Vec<Answer>>,
     others: BTreeSet<Name>,
-    /// A call that nobody has mocked fails.
+    /// A call without a mock fails.
     is_strict: bool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// How often each mock was used.
+    /// Number of uses of each mock.
     used: BTreeMap<String, usize>,
     calls: Vec<Called>,
-    /// Runs that were not really started, by their keys.
+    /// Runs that were only recorded, by their idempotency keys.
     keys: BTreeMap<String, RunId>,
     not_started: u64,
-    /// Runs that were really started.
+    /// Runs that were started for real.
     started: BTreeSet<String>,
 }
 
@@ -102,7 +102,7 @@ impl Script {
         Ok(Script { workflow, mocks, others, is_strict, state })
     }
 
-    /// Has every call of these workflows go through the script.
+    /// Wraps every action of these workflows, so that the script answers its calls.
     pub(super) fn equip(self: &Arc<Self>, builder: Builder, workflows: &[Definition]) -> Builder {
         let mut builder = builder;
         let mut versions: BTreeMap<Name, Option<u32>> = BTreeMap::new();
@@ -117,11 +117,11 @@ impl Script {
             builder = builder.wrapped(name, version, move |real| script.clone().scripted(action, real));
         }
         let stand_in =
-            Document::read(STAND_IN_DOCUMENT, Some(STAND_IN)).expect("the document above is sound");
+            WorkflowSource::read(STAND_IN_DOCUMENT, Some(STAND_IN)).expect("the document above is valid");
         builder.workflow(stand_in.definition().clone())
     }
 
-    /// An action as the simulation has it.
+    /// Wraps an action, so that the script answers its calls.
     fn scripted(self: Arc<Self>, name: Name, real: Option<BoxAction>) -> BoxAction {
         Arc::new(move |cx, input| {
             let (script, name, real) = (self.clone(), name.clone(), real.clone());
@@ -137,10 +137,10 @@ impl Script {
         real: Option<BoxAction>,
     ) -> Result<Value, ActionError> {
         let at = cx.now();
-        // With the names of secrets, not with what they are.
+        // The recorded input contains the names of secrets, not their values.
         let shown = cx.call().input.clone();
         let (result, how) = match self.mocked(&cx, action, &shown) {
-            Some(answer) => (answer, How::Mocked),
+            Some(answer) => (answer, AnswerSource::Mocked),
             None => self.unmocked(&cx, action, input, real).await,
         };
         let called = Called {
@@ -158,12 +158,12 @@ impl Script {
         };
         self.state().calls.push(called);
         let stands_in = match how {
-            How::Mocked => true,
-            How::NotMocked => !self.is_strict,
-            How::Real | How::Recorded => false,
+            AnswerSource::Mocked => true,
+            AnswerSource::NotMocked => !self.is_strict,
+            AnswerSource::Real | AnswerSource::Recorded => false,
         };
         if action.as_str() == "workflow.call" && stands_in {
-            // The result is given by a run that stands in for the other one, when it ends.
+            // The result comes from the run that replaces the called workflow, when it ends.
             let brings = match result {
                 Ok(output) => json!({ "output": output }),
                 Err(error) => json!({ "error": error }),
@@ -174,7 +174,8 @@ impl Script {
         result.map_err(ActionError::from)
     }
 
-    /// What the mock for a call says, if there is one: the step's own, or the action's.
+    /// Returns the answer of the mock for a call, if there is one. A mock of the step takes precedence over one of the
+    /// action.
     fn mocked(&self, cx: &Cx, action: &Name, input: &Value) -> Option<Result<Value, Failure>> {
         let step = Some(cx.transition().as_str()).filter(|_| *cx.workflow() == self.workflow);
         let by_step = step.filter(|step| self.mocks.contains_key(*step));
@@ -191,7 +192,9 @@ impl Script {
             Answer::Output(template) => {
                 let scope = json!({ "input": input, "attempt": cx.attempt() });
                 let made = template.render(&Data::new(&scope).with_now(cx.now()), &mut Budget::default());
-                made.map_err(|error| Failure::new("mock", format!("the mock of `{name}`: {error}")).finally())
+                made.map_err(|error| {
+                    Failure::new("mock", format!("the mock of `{name}`: {error}")).non_retryable()
+                })
             }
         })
     }
@@ -202,7 +205,7 @@ impl Script {
         action: &Name,
         input: Value,
         real: Option<BoxAction>,
-    ) -> (Result<Value, Failure>, How) {
+    ) -> (Result<Value, Failure>, AnswerSource) {
         let name = action.as_str();
         let target = |field: &str| input.get(field).and_then(Value::as_str).unwrap_or_default();
         let is_there = match name {
@@ -211,18 +214,23 @@ impl Script {
             _ => true,
         };
         match (name, real, is_there) {
-            ("workflow.start", _, false) => (Ok(json!({ "run": self.not_started(&input) })), How::Recorded),
-            ("workflow.signal", _, false) => (Ok(json!({ "done": true })), How::Recorded),
+            ("workflow.start", _, false) => {
+                (Ok(json!({ "run": self.not_started(&input) })), AnswerSource::Recorded)
+            }
+            // A simulation has no outlets, and its runs are durable.
+            ("flow.useStrategy", Some(_), _) => (Ok(json!({ "done": true })), AnswerSource::Recorded),
+            ("flow.sendOut", Some(_), _) => (Ok(json!({ "sent": target("outlet") })), AnswerSource::Recorded),
+            ("workflow.signal", _, false) => (Ok(json!({ "done": true })), AnswerSource::Recorded),
             (_, Some(real), true) => {
-                // The log is somebody else's.
+                // Keep the simulated action out of the caller's log.
                 let result = real(cx.clone(), input).with_subscriber(NoSubscriber::default()).await;
                 if let (Ok(output), "workflow.start") = (&result, name) {
                     self.state().started.extend(output["run"].as_str().map(str::to_owned));
                 }
-                (result.map_err(Failure::from), How::Real)
+                (result.map_err(Failure::from), AnswerSource::Real)
             }
-            _ if self.is_strict => (Err(self.refusal(cx, action, &input)), How::NotMocked),
-            _ => (Ok(Value::Null), How::NotMocked),
+            _ if self.is_strict => (Err(self.refusal(cx, action, &input)), AnswerSource::NotMocked),
+            _ => (Ok(Value::Null), AnswerSource::NotMocked),
         }
     }
 
@@ -232,11 +240,11 @@ impl Script {
             ("workflow.call", Some(workflow)) => format!("the workflow `{workflow}`"),
             _ => format!("`{action}`"),
         };
-        let message = format!("step `{step}` calls {what}, which is not mocked: `mocks: {{ {step}: … }}`");
-        Failure::new(NOT_MOCKED, message).finally()
+        let message = format!("step `{step}` calls {what}, which has no mock; add `mocks: {{ {step}: … }}`");
+        Failure::new(NOT_MOCKED, message).non_retryable()
     }
 
-    /// The id of a run that is not really started; the same key gives the same one.
+    /// Returns the id of a run that is only recorded. The same idempotency key returns the same id.
     fn not_started(&self, input: &Value) -> String {
         let mut state = self.state();
         let key = input.get("key").and_then(Value::as_str).map(str::to_owned);
@@ -249,7 +257,7 @@ impl Script {
         run.to_string()
     }
 
-    /// Every call that was made, in order.
+    /// Returns the recorded calls, in order.
     pub(super) fn calls(&self) -> Vec<Called> {
         self.state().calls.clone()
     }

@@ -1,4 +1,4 @@
-//! What a simulated run did, step by step, as its author has written the steps.
+//! The trace of a simulated run, in terms of the steps of its document.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stepwell_core::document::Outline;
 use stepwell_core::document::outline::OutlinedStep;
-use stepwell_core::snapshot::Finished;
+use stepwell_core::snapshot::RunEnd;
 use stepwell_core::spec::Place;
 use stepwell_core::{Definition, Failure, Name, RunId, Snapshot, Timestamp};
 
@@ -14,60 +14,61 @@ use super::read::{Change, failure_of, saved, step_of, value_at};
 use super::script::Called;
 use crate::ledger::Ledger;
 
-/// How a call was answered.
+/// Source of the answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum How {
-    /// By a mock.
+pub enum AnswerSource {
+    /// A mock answered it.
     Mocked,
-    /// By the action itself, which touches nothing but the store in memory.
+    /// The action itself ran. It affects only the in-memory store.
     Real,
-    /// It was only noted: a start of another workflow, or a signal to another run.
+    /// The call was only recorded: a start of another workflow, or a signal to another run.
     Recorded,
-    /// Nobody has mocked it.
+    /// The call has no mock.
     NotMocked,
 }
 
-/// A step that a run came to, or a try of one.
+/// A step that a run reached, or an attempt at its call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Step {
-    /// The step.
+pub struct SimulatedStep {
+    /// Id of the step.
     pub step: String,
-    /// Its type as it is written.
+    /// Type of the step, as written in the document.
     #[serde(rename = "type")]
     pub kind: String,
-    /// When.
+    /// Simulated time at which the step was reached.
     pub at: Timestamp,
-    /// The workflow, if it is another one that the run has called or started.
+    /// Name of the workflow, if the step belongs to one that the run called or started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<String>,
-    /// What it calls.
+    /// The action that the step calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// Which try of the call it was, counted from 1.
+    /// Number of the attempt, starting at 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// How the call was answered.
+    /// Source of the answer to the call.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub how: Option<How>,
-    /// What the call was given; secrets are names in it.
+    pub how: Option<AnswerSource>,
+    /// Input of the call, with the names of secrets instead of their values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
-    /// What it gave: a call's result, what has come to a wait, the variables that were set, the run's result.
+    /// Output of the step: the result of a call, the payload that ended a wait, the variables that were set, or the
+    /// run's result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// Why it failed.
+    /// Error of the step, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// Which way it went.
+    /// The branch that was taken: `then`, `else` or `onTimeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub way: Option<String>,
 }
 
-impl Step {
+impl SimulatedStep {
     fn new(step: impl Into<String>, kind: &str, at: Timestamp) -> Self {
-        Step {
+        SimulatedStep {
             step: step.into(),
             kind: kind.to_owned(),
             at,
@@ -82,22 +83,22 @@ impl Step {
         }
     }
 
-    /// It is a call of the run itself.
+    /// Returns `true` for calls of the run itself, not of its children.
     pub(super) fn is_call(&self) -> bool {
         self.action.is_some() && self.workflow.is_none()
     }
 }
 
-/// A step, after which version of the run it came, and whether it is a call that was made there.
-type Row = ((u64, bool), Step);
+/// A step with its sort key: the version of the run before it, and whether it is a call.
+type Row = ((u64, bool), SimulatedStep);
 
-/// The last coming to a step.
-fn last_of<'r>(rows: &'r mut [Row], step: &str) -> Option<&'r mut Step> {
+/// Returns the last row of a step.
+fn last_of<'r>(rows: &'r mut [Row], step: &str) -> Option<&'r mut SimulatedStep> {
     let mut rows = rows.iter_mut().rev().map(|(_, row)| row);
     rows.find(|row| row.step == step && row.workflow.is_none())
 }
 
-/// What a run did, and what it is made of.
+/// A recorded run, from which its trace is built.
 pub(super) struct Traced<'a> {
     pub(super) definition: &'a Definition,
     pub(super) outline: &'a Outline,
@@ -108,8 +109,8 @@ pub(super) struct Traced<'a> {
 }
 
 impl Traced<'_> {
-    /// Every step, in order.
-    pub(super) fn steps(&self) -> Vec<Step> {
+    /// Returns every step, in order.
+    pub(super) fn steps(&self) -> Vec<SimulatedStep> {
         let known: BTreeMap<&str, &OutlinedStep> =
             self.outline.steps.iter().map(|step| (step.id.as_str(), step)).collect();
         let mut rows: Vec<Row> = Vec::new();
@@ -118,9 +119,9 @@ impl Traced<'_> {
             let entry = &change.entry;
             let steps = entry.entered.iter().filter_map(|place| known.get(place.as_str()));
             let steps = steps.filter(|step| step.action.is_none() && !self.is_next_round(&step.id, before));
-            rows.extend(
-                steps.map(|step| ((entry.version, false), Step::new(step.id.as_str(), step.kind, entry.at))),
-            );
+            rows.extend(steps.map(|step| {
+                ((entry.version, false), SimulatedStep::new(step.id.as_str(), step.kind, entry.at))
+            }));
             before = Some(&change.snapshot);
         }
         let mut version = 0;
@@ -137,17 +138,17 @@ impl Traced<'_> {
         rows.into_iter().map(|(_, step)| step).collect()
     }
 
-    /// A loop that a run was inside of before is come to for another round of it.
+    /// Returns `true` if entering a loop only begins its next iteration.
     fn is_next_round(&self, place: &str, before: Option<&Snapshot>) -> bool {
         let Some(Place::Loop(rounds)) = self.definition.spec().places.get(place) else { return false };
         let mut inside = before.into_iter().flat_map(Snapshot::activations);
         inside.any(|activation| activation.place.as_str() == place || rounds.body.contains(&activation.place))
     }
 
-    /// A call as it was made, and what came of it when it was committed.
-    fn call(&self, called: &Called, kind: &str) -> Step {
+    /// Builds the row of a call, with the result that was committed.
+    fn call(&self, called: &Called, kind: &str) -> SimulatedStep {
         let is_own = called.run == self.run;
-        let mut step = Step::new(called.transition.as_str(), kind, called.at);
+        let mut step = SimulatedStep::new(called.transition.as_str(), kind, called.at);
         step.workflow = (!is_own).then(|| called.workflow.to_string());
         step.action = Some(called.action.to_string());
         step.attempt = Some(called.attempt);
@@ -157,10 +158,10 @@ impl Traced<'_> {
             Ok(output) => step.output = Some(output.clone()),
             Err(error) => step.error = Some(error.clone()),
         }
-        if called.how != How::Real || !is_own || called.result.is_err() {
+        if called.how != AnswerSource::Real || !is_own || called.result.is_err() {
             return step;
         }
-        // What an action of the store has done is decided when it is committed.
+        // The effect of a data store action is decided at the commit.
         let refused = self.ledger.failures.iter().find(|tried| {
             tried.activation == called.activation
                 && tried.transition == called.transition
@@ -180,7 +181,7 @@ impl Traced<'_> {
         step
     }
 
-    /// Puts what became of each step where it belongs: at the last coming to it before that.
+    /// Adds outputs, branches and errors to the last row of each step before the change that contains them.
     fn fill_in(&self, rows: &mut [Row]) {
         let (mut last, mut next) = (BTreeMap::new(), 0);
         for change in self.changes {
@@ -198,7 +199,7 @@ impl Traced<'_> {
                 match end {
                     "then" | "else" => row.way = Some(end.to_owned()),
                     "timeout" => row.way = Some("onTimeout".to_owned()),
-                    "" | "child" if row.action.is_none() || row.how == Some(How::Real) => {
+                    "" | "child" if row.action.is_none() || row.how == Some(AnswerSource::Real) => {
                         let made = self.assigned(fired, &change.snapshot, row.kind == "vars.set");
                         row.output = made.or(row.output.take());
                     }
@@ -215,10 +216,10 @@ impl Traced<'_> {
         self.end(rows);
     }
 
-    /// Puts the result where the run ended, or the error where it stands.
+    /// Adds the result to the step where the run ended, or the error to the step where it failed.
     fn end(&self, rows: &mut [Row]) {
         let Some(last) = self.changes.last() else { return };
-        if let Some(Finished::Completed { place, output }) = last.snapshot.finished()
+        if let Some(RunEnd::Completed { place, output }) = last.snapshot.finished()
             && let Some(row) = last_of(rows, place)
         {
             row.output.clone_from(output);
@@ -232,7 +233,7 @@ impl Traced<'_> {
         }
     }
 
-    /// What a transition has set: all of it by name, or the one value.
+    /// Returns the values that a transition has set: all of them by name, or the only one.
     fn assigned(&self, transition: &Name, snapshot: &Snapshot, is_named: bool) -> Option<Value> {
         let transitions = &self.definition.spec().transitions;
         let set = &transitions.iter().find(|one| one.id == *transition)?.set;

@@ -1,4 +1,4 @@
-//! A store around a store that knows which calls have no answer yet, so that a test can wait for a database.
+//! A store wrapper that tracks unanswered calls, so that a test can wait for a database.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use futures_util::future::poll_immediate;
 use stepwell_core::RunId;
 use stepwell_store::{
-    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record, RecordQuery,
-    Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope,
-    WaitQuery, WaitRow,
+    Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitRef, Committed, Document,
+    DocumentQuery, DueTenant, Heartbeat, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded,
+    Membership, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store,
+    StoreError, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::runtime::{Handle, Id};
 
-/// How long after a commit its hints may still be on their way.
+/// Time after a commit during which its hints may still arrive.
 const HINTS_TAKE: Duration = Duration::from_millis(20);
 
-/// The calls of the test engines in one runtime that were not answered at once.
+/// The unanswered store calls of all test engines in one runtime.
 #[derive(Default)]
 pub(super) struct Calls(Mutex<Counts>);
 
@@ -27,13 +27,13 @@ pub(super) struct Calls(Mutex<Counts>);
 struct Counts {
     begun: u64,
     unanswered: BTreeSet<u64>,
-    /// Calls among the unanswered that the test has said will stay so.
+    /// Number of unanswered calls that the test has declared to stay so.
     hanging: usize,
     committed: Option<Instant>,
 }
 
 impl Calls {
-    /// Those of the runtime this is called in. They are shared: what one engine commits concerns the others.
+    /// Returns the tracker of the current runtime. Engines share it, because a commit of one affects the others.
     pub(super) fn here() -> Arc<Self> {
         static KNOWN: Mutex<Vec<(Option<Id>, Weak<Calls>)>> = Mutex::new(Vec::new());
         let here = Handle::try_current().ok().map(|runtime| runtime.id());
@@ -47,19 +47,19 @@ impl Calls {
         })
     }
 
-    /// Is another one after each call that begins or ends.
+    /// Returns a value that changes with each call that begins or ends.
     pub(super) fn mark(&self) -> (u64, usize) {
         let counts = self.counts();
         (counts.begun, counts.unanswered.len())
     }
 
-    /// There are calls that may still be answered.
+    /// Returns true if there are calls that may still be answered.
     pub(super) fn are_under_way(&self) -> bool {
         let counts = self.counts();
         counts.unanswered.len() > counts.hanging
     }
 
-    /// Never ends. The call it is part of is not waited for.
+    /// Never completes. The call that awaits this is not waited for.
     pub(super) async fn never<T>(self: Arc<Self>) -> T {
         struct Hanging(Arc<Calls>);
         impl Drop for Hanging {
@@ -72,12 +72,12 @@ impl Calls {
         std::future::pending().await
     }
 
-    /// Those that are under way now are not waited for any more.
+    /// Stops waiting for the calls that are unanswered now.
     pub(super) fn give_up(&self) {
         self.counts().unanswered.clear();
     }
 
-    /// There may be hints that have not arrived yet.
+    /// Returns true if hints may still arrive.
     pub(super) fn may_hint(&self) -> bool {
         self.counts().committed.is_some_and(|at| at.elapsed() < HINTS_TAKE)
     }
@@ -105,7 +105,7 @@ impl Calls {
     }
 }
 
-/// A call that is under way until this is dropped, also when its caller goes away.
+/// Marks a call as unanswered until it is dropped, also if the caller is cancelled.
 struct UnderWay<'a> {
     calls: &'a Calls,
     number: u64,
@@ -122,29 +122,29 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Lets so many steps happen and no more: the commit after that is never answered.
+/// Limits the number of steps: the first commit beyond the limit is never answered.
 pub(crate) struct Meter {
     most: u64,
     steps: AtomicU64,
 }
 
 impl Meter {
-    /// For so many steps.
+    /// Creates a limit of `most` steps.
     pub(crate) fn new(most: u64) -> Self {
         Meter { most, steps: AtomicU64::new(0) }
     }
 
-    /// How many steps there were: the versions of runs, and commits that make none.
+    /// Returns the number of steps so far: versions of runs, and commits without a version.
     pub(crate) fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// There were more than there may be.
+    /// Returns true if the limit is exceeded.
     pub(crate) fn is_over(&self) -> bool {
         self.steps() > self.most
     }
 
-    /// A commit; whoever else has something to do does it first.
+    /// Counts a commit, and first lets other tasks run.
     async fn commit(&self, commit: &Commit) {
         let versions = commit.step.as_ref().map_or(1, |step| step.next.len().max(1));
         self.steps.fetch_add(versions as u64, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl Meter {
     }
 }
 
-/// A store whose calls are counted.
+/// A store wrapper that counts calls.
 pub(super) struct Counted {
     inner: Arc<dyn Store>,
     calls: Arc<Calls>,
@@ -208,9 +208,9 @@ impl Store for Counted {
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         load(scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
         claim(scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError>;
-        due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
+        due(expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError>;
         tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
-        beat(beat: Beat) -> Result<Beaten, StoreError>;
+        heartbeat(beat: Heartbeat) -> Result<Membership, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
         links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
@@ -218,7 +218,7 @@ impl Store for Counted {
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
         records(scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
-        sweep(scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError>;
+        cleanup(scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError>;
         migrate() -> Result<SchemaVersion, StoreError>;
     }
 }

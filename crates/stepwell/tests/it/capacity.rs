@@ -1,4 +1,4 @@
-//! How many runs a process works on at a time, what becomes of the others, and how a process stops.
+//! Concurrency limits of a process, runs that wait for a permit, and graceful shutdown.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,9 @@ use stepwell::store::{Fault, Faulty, Status};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Cx, Run, Signal, Start};
 
-use crate::kit::{self, LEASE_MS, eventually, ground, mortal, other_tenant, settle, soon, status, version};
+use crate::kit::{
+    self, LEASE_MS, eventually, ground, other_tenant, settle, soon, start_killable, status, version,
+};
 use crate::world::{Gate, Script, desk, job, row};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,7 +36,7 @@ fn limited(max_runs: usize, of: &[(&str, usize)]) -> impl FnOnce(Builder) -> Bui
     move |engine| {
         engine.with(|options| {
             options.max_runs = max_runs;
-            options.max_runs_of = of;
+            options.max_runs_per_workflow = of;
         })
     }
 }
@@ -63,10 +65,10 @@ async fn owned(runs: &[Run]) -> usize {
     found
 }
 
-// Room.
+// Concurrency limits.
 
 #[tokio::test]
-async fn at_most_as_many_actions_run_as_there_is_room_for_and_all_finish() {
+async fn running_actions_never_exceed_max_runs() {
     let gate = Gate::new();
     let build = gated(&gate);
     let engine = kit::start(|engine| limited(4, &[])(build(engine))).await.unwrap();
@@ -75,7 +77,7 @@ async fn at_most_as_many_actions_run_as_there_is_room_for_and_all_finish() {
     assert_eq!(
         (gate.inside(), owned(&runs).await),
         (4, 4),
-        "the others rest in the store and belong to nobody"
+        "the other runs wait in the store without an owner"
     );
     for finished in 1..=50_usize {
         gate.open(1);
@@ -83,11 +85,11 @@ async fn at_most_as_many_actions_run_as_there_is_room_for_and_all_finish() {
         assert_eq!(count(&runs, Status::Completed).await, finished);
         assert_eq!(gate.inside(), 4.min(50 - finished));
     }
-    assert_eq!((gate.most(), gate.began(), engine.now()), (4, 50, BEGINS), "nobody had to wait for a clock");
+    assert_eq!((gate.most(), gate.began(), engine.now()), (4, 50, BEGINS), "no run waited for the clock");
 }
 
 #[tokio::test]
-async fn a_workflow_with_a_limit_of_its_own_keeps_to_it_and_holds_up_no_other() {
+async fn workflow_limit_is_kept_and_delays_no_other_workflow() {
     let (gate, other) = (Gate::new(), Gate::new());
     let engine = kit::start(|engine| {
         let engine = engine.workflow(named("slow")).workflow(named("other"));
@@ -108,14 +110,14 @@ async fn a_workflow_with_a_limit_of_its_own_keeps_to_it_and_holds_up_no_other() 
         assert_eq!(
             count(&slow, Status::Completed).await,
             finished,
-            "the next one comes as soon as there is room"
+            "the next run starts when a permit is free"
         );
     }
     assert_eq!((gate.most(), engine.now()), (2, BEGINS));
 }
 
 #[tokio::test]
-async fn each_workflow_has_its_own_limit_within_the_one_for_all() {
+async fn workflow_limits_apply_within_the_process_limit() {
     let (one, two) = (Gate::new(), Gate::new());
     let engine = kit::start(|engine| {
         let engine = engine.workflow(named("one")).workflow(named("two"));
@@ -135,7 +137,7 @@ async fn each_workflow_has_its_own_limit_within_the_one_for_all() {
 }
 
 #[tokio::test]
-async fn what_becomes_due_while_there_is_no_room_is_done_when_there_is() {
+async fn due_runs_wait_for_a_free_permit() {
     let gate = Gate::new();
     let ring = Transition::new("ring", "asleep", "awake").after_ms(5_000).action("work");
     let alarm = Spec::new("alarm").step("asleep").end("awake").transition(ring).build().unwrap();
@@ -152,7 +154,7 @@ async fn what_becomes_due_while_there_is_no_room_is_done_when_there_is() {
 }
 
 #[tokio::test]
-async fn a_signal_finds_its_run_also_when_there_is_no_room() {
+async fn signal_is_accepted_while_all_permits_are_taken() {
     let gate = Gate::new();
     let engine = kit::start(|engine| {
         let engine = engine.workflow(job(|work| work)).workflow(desk(|work| work));
@@ -172,7 +174,7 @@ async fn a_signal_finds_its_run_also_when_there_is_no_room() {
 }
 
 #[tokio::test]
-async fn a_run_that_waits_takes_no_room() {
+async fn waiting_run_holds_no_permit() {
     let script = Script::failing(1);
     let retry = Retry { attempts: 1, delay_ms: 3_600_000, max_delay_ms: 3_600_000, ..Retry::default() };
     let failing = job(|work| work.retry(retry));
@@ -191,7 +193,7 @@ async fn a_run_that_waits_takes_no_room() {
 }
 
 #[tokio::test]
-async fn an_engine_without_room_only_makes_calls() {
+async fn engine_without_permits_executes_no_runs() {
     let script = Script::good();
     let engine = kit::start(|engine| {
         let engine = engine.workflow(job(|work| work)).workflow(desk(|work| work));
@@ -208,12 +210,13 @@ async fn an_engine_without_room_only_makes_calls() {
 }
 
 #[tokio::test]
-async fn what_one_process_has_no_room_for_another_does() {
+async fn second_process_executes_runs_beyond_the_first_ones_limit() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
     let (build, other) = (gated(&gate), gated(&gate));
-    let (first, _first) = mortal(store.clone(), &clock, |engine| limited(2, &[])(build(engine))).await;
-    let (second, _second) = mortal(store, &clock, |engine| limited(3, &[])(other(engine))).await;
+    let (first, _first) =
+        start_killable(store.clone(), &clock, |engine| limited(2, &[])(build(engine))).await;
+    let (second, _second) = start_killable(store, &clock, |engine| limited(3, &[])(other(engine))).await;
     let runs = start(&first, "job", 20).await;
     settle(&[&first, &second]).await;
     assert_eq!(gate.inside(), 5);
@@ -226,7 +229,7 @@ async fn what_one_process_has_no_room_for_another_does() {
 
 // Stopping.
 
-/// Two steps with an action each.
+/// A workflow of two steps with one action each.
 fn two() -> Definition {
     let work = |id, from, to| Transition::new(id, from, to).action("work");
     let spec = Spec::new("two").step("a").step("b").end("c");
@@ -238,17 +241,17 @@ fn two_gated(gate: &Gate) -> impl FnOnce(Builder) -> Builder + use<> {
     move |engine| engine.workflow(two()).action("work", action)
 }
 
-/// Stops an engine beside the test.
+/// Stops an engine in a task of its own.
 fn stop(engine: &TestEngine, grace: Duration) -> tokio::task::JoinHandle<()> {
     let engine = engine.engine().clone();
     tokio::spawn(async move { engine.stop(grace).await })
 }
 
 #[tokio::test]
-async fn an_engine_that_stops_lets_actions_finish_and_begins_none() {
+async fn stopping_engine_finishes_actions_and_starts_none() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
-    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let (first, _first) = start_killable(store.clone(), &clock, two_gated(&gate)).await;
     let run = first.start(Start::new("two")).await.unwrap();
     first.settle().await;
     let stopped = stop(&first, 60 * SECOND);
@@ -256,7 +259,7 @@ async fn an_engine_that_stops_lets_actions_finish_and_begins_none() {
     assert_eq!((gate.inside(), gate.dropped(), stopped.is_finished()), (1, 0, false));
     let late = first.start(Start::new("two")).await.unwrap();
     first.settle().await;
-    assert_eq!((gate.began(), status(&late).await), (1, Status::Running), "it is left to others");
+    assert_eq!((gate.began(), status(&late).await), (1, Status::Running), "other processes execute it");
     gate.open(1);
     soon(stopped).await.unwrap();
     assert_eq!((gate.began(), gate.dropped(), version(&run).await), (1, 0, 1), "its result is committed");
@@ -264,18 +267,18 @@ async fn an_engine_that_stops_lets_actions_finish_and_begins_none() {
     assert_eq!((view.status, view.owner, first.now()), (Status::Running, None, BEGINS));
     gate.open(5);
     first.advance(60 * SECOND).await;
-    assert_eq!(gate.began(), 1, "and no other is begun");
+    assert_eq!(gate.began(), 1, "no other action is started");
 }
 
 #[tokio::test]
-async fn another_engine_goes_on_at_once_with_what_one_that_stopped_let_go_of() {
+async fn stopped_engine_releases_its_runs_to_another_at_once() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
-    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let (first, _first) = start_killable(store.clone(), &clock, two_gated(&gate)).await;
     let script = Script::good();
     let action = script.action();
     let build = |engine: Builder| engine.workflow(two()).action("work", action);
-    let (second, _second) = mortal(store, &clock, build).await;
+    let (second, _second) = start_killable(store, &clock, build).await;
     let run = first.start(Start::new("two")).await.unwrap();
     first.settle().await;
     let stopped = stop(&first, 60 * SECOND);
@@ -284,16 +287,16 @@ async fn another_engine_goes_on_at_once_with_what_one_that_stopped_let_go_of() {
     gate.open(1);
     soon(stopped).await.unwrap();
     second.settle().await;
-    assert_eq!((status(&run).await, second.now()), (Status::Completed, BEGINS), "no lease is waited for");
+    assert_eq!((status(&run).await, second.now()), (Status::Completed, BEGINS), "no lease has to expire");
     let tried: Vec<_> = script.calls().iter().map(|call| (call.transition.clone(), call.attempt)).collect();
     assert_eq!(tried, [("bc".to_owned(), 1)]);
 }
 
 #[tokio::test]
-async fn what_does_not_finish_in_time_is_dropped_let_go_of_and_not_counted_as_a_crash() {
+async fn action_dropped_at_shutdown_does_not_count_as_a_crash() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
-    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let (first, _first) = start_killable(store.clone(), &clock, two_gated(&gate)).await;
     let run = first.start(Start::new("two")).await.unwrap();
     first.settle().await;
     let stopped = stop(&first, 10 * SECOND);
@@ -309,19 +312,19 @@ async fn what_does_not_finish_in_time_is_dropped_let_go_of_and_not_counted_as_a_
     let build = |engine: Builder| {
         engine.workflow(two()).action("work", action).with(|options| options.max_crashes = 1)
     };
-    let (second, _second) = mortal(store, &clock, build).await;
+    let (second, _second) = start_killable(store, &clock, build).await;
     second.settle().await;
     assert_eq!((status(&run).await, second.now()), (Status::Completed, BEGINS.plus_ms(10_000)));
-    assert_eq!(script.calls()[0].attempt, 1, "nobody has died");
+    assert_eq!(script.calls()[0].attempt, 1, "a shutdown is not a crash");
 }
 
 #[tokio::test]
-async fn an_engine_that_stops_often_is_not_a_crash_either() {
+async fn repeated_shutdowns_do_not_count_as_crashes() {
     let (store, clock) = ground().await;
     let mut run = None;
     for _ in 0..7 {
         let gate = Gate::new();
-        let (engine, _tasks) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+        let (engine, _tasks) = start_killable(store.clone(), &clock, two_gated(&gate)).await;
         let id = match run {
             Some(id) => id,
             None => engine.start(Start::new("two")).await.unwrap().id(),
@@ -332,16 +335,18 @@ async fn an_engine_that_stops_often_is_not_a_crash_either() {
         soon(engine.stop(Duration::ZERO)).await;
         assert_eq!(gate.dropped(), 1);
     }
-    let (engine, _tasks) =
-        mortal(store, &clock, |engine| engine.workflow(two()).action("work", Script::good().action())).await;
+    let (engine, _tasks) = start_killable(store, &clock, |engine| {
+        engine.workflow(two()).action("work", Script::good().action())
+    })
+    .await;
     engine.settle().await;
     assert_eq!(status(&engine.run(run.unwrap())).await, Status::Completed);
 }
 
 #[tokio::test]
-async fn an_engine_with_nothing_to_do_stops_at_once() {
+async fn idle_engine_stops_at_once() {
     let (store, clock) = ground().await;
-    let (engine, tasks) = mortal(store, &clock, two_gated(&Gate::new())).await;
+    let (engine, tasks) = start_killable(store, &clock, two_gated(&Gate::new())).await;
     engine.settle().await;
     soon(engine.stop(60 * SECOND)).await;
     assert_eq!(engine.now(), BEGINS);
@@ -351,10 +356,10 @@ async fn an_engine_with_nothing_to_do_stops_at_once() {
 }
 
 #[tokio::test]
-async fn a_signal_to_an_engine_that_has_stopped_is_written_for_the_others() {
+async fn stopped_engine_still_stores_signals() {
     let (store, clock) = ground().await;
     let script = Script::good();
-    let (first, _first) = mortal(store.clone(), &clock, |engine| {
+    let (first, _first) = start_killable(store.clone(), &clock, |engine| {
         engine.workflow(desk(|work| work)).action("work", script.action())
     })
     .await;
@@ -364,22 +369,23 @@ async fn a_signal_to_an_engine_that_has_stopped_is_written_for_the_others() {
     first.signal(run.id(), Signal::new("GO").with(&7)).await.unwrap();
     first.settle().await;
     assert_eq!(script.calls().len(), 0);
-    let (second, _second) =
-        mortal(store, &clock, |engine| engine.workflow(desk(|work| work)).action("work", script.action()))
-            .await;
+    let (second, _second) = start_killable(store, &clock, |engine| {
+        engine.workflow(desk(|work| work)).action("work", script.action())
+    })
+    .await;
     second.settle().await;
     assert_eq!((status(&run).await, script.calls()[0].payload.clone()), (Status::Completed, json!(7)));
 }
 
 #[tokio::test]
-async fn an_engine_that_is_dropped_lets_go_of_its_runs() {
+async fn dropped_engine_releases_its_runs() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
-    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let (first, _first) = start_killable(store.clone(), &clock, two_gated(&gate)).await;
     let run = first.start(Start::new("two")).await.unwrap().id();
     first.settle().await;
     drop(first);
-    let (second, _second) = mortal(store, &clock, two_gated(&gate)).await;
+    let (second, _second) = start_killable(store, &clock, two_gated(&gate)).await;
     second.settle().await;
     assert_eq!((gate.dropped(), gate.inside()), (1, 1));
     assert_eq!(second.now(), BEGINS);
@@ -389,11 +395,11 @@ async fn an_engine_that_is_dropped_lets_go_of_its_runs() {
 }
 
 #[tokio::test]
-async fn nothing_of_an_engine_that_was_dropped_holds_on_to_its_store() {
+async fn dropped_engine_ends_its_tasks_and_frees_its_store() {
     let (store, clock) = ground().await;
     let known = Arc::downgrade(&store);
     let gate = Gate::new();
-    let (engine, tasks) = mortal(store, &clock, two_gated(&gate)).await;
+    let (engine, tasks) = start_killable(store, &clock, two_gated(&gate)).await;
     engine.start(Start::new("two")).await.unwrap();
     engine.settle().await;
     drop(engine);
@@ -402,22 +408,22 @@ async fn nothing_of_an_engine_that_was_dropped_holds_on_to_its_store() {
 }
 
 #[tokio::test]
-async fn an_engine_that_stops_keeps_its_lease_until_its_actions_have_finished() {
+async fn stopping_engine_renews_its_lease_while_actions_run() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
-    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let (first, _first) = start_killable(store.clone(), &clock, two_gated(&gate)).await;
     let run = first.start(Start::new("two")).await.unwrap();
     first.settle().await;
     let script = Script::good();
     let action = script.action();
     let (second, _second) =
-        mortal(store, &clock, |engine| engine.workflow(two()).action("work", action)).await;
+        start_killable(store, &clock, |engine| engine.workflow(two()).action("work", action)).await;
     let stopped = stop(&first, Duration::from_millis(4 * LEASE_MS));
     for _ in 0..9 {
         second.advance(Duration::from_millis(LEASE_MS / 3)).await;
         first.settle().await;
     }
-    assert_eq!((script.calls().len(), gate.inside()), (0, 1), "it lives as long as it works");
+    assert_eq!((script.calls().len(), gate.inside()), (0, 1), "its lease is renewed while it works");
     gate.open(1);
     soon(stopped).await.unwrap();
     second.settle().await;
@@ -426,27 +432,27 @@ async fn an_engine_that_stops_keeps_its_lease_until_its_actions_have_finished() 
 }
 
 #[tokio::test]
-async fn an_engine_that_stops_lets_go_also_of_what_it_was_just_taking() {
+async fn stopping_engine_releases_a_run_it_was_claiming() {
     let (inner, clock) = ground().await;
     let store = Arc::new(Faulty::new(inner.clone(), []));
     let (calls, _calls) =
-        mortal(inner.clone(), &clock, |engine| limited(0, &[])(engine.workflow(two()))).await;
+        start_killable(inner.clone(), &clock, |engine| limited(0, &[])(engine.workflow(two()))).await;
     let gate = Gate::new();
-    let (engine, _tasks) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let (engine, _tasks) = start_killable(store.clone(), &clock, two_gated(&gate)).await;
     engine.settle().await;
-    // It hears what is due, and its claim is answered late.
+    // The engine learns what is due, and the answer to its claim is delayed.
     [Fault::None, Fault::DelayAnswer(Duration::from_millis(150))]
         .into_iter()
         .for_each(|fault| store.then(fault));
     let run = calls.start(Start::new("two")).await.unwrap();
-    // It is taken, and the taker does not know yet.
+    // The store has recorded the claim, but the claiming engine has not received the answer.
     eventually(async || run.view().await.unwrap().owner.is_some()).await;
     soon(engine.stop(60 * SECOND)).await;
     assert_eq!((run.view().await.unwrap().owner, gate.began()), (None, 0));
 }
 
-/// One tenant has many runs due, another only one; a process with little room begins some of them, which end if they may.
-/// Gives the runs it has begun, in order, and the lone one.
+/// Gives one tenant many due runs and another tenant one, in a process with few permits. The runs end if `they_end`.
+/// Returns the runs that began, in order, and the other tenant's only run.
 async fn begun_of_two_tenants(max_runs: usize, they_end: bool) -> (Vec<RunId>, RunId) {
     let (store, clock) = ground().await;
     let idle = |engine: Builder| {
@@ -476,18 +482,18 @@ async fn begun_of_two_tenants(max_runs: usize, they_end: bool) -> (Vec<RunId>, R
     (begun, lone.id())
 }
 
-/// The accident: the tenant with the lower id and much to do was served until nothing was left of it.
+/// Regression: the tenant with the lower id was served until it had no due runs left.
 #[tokio::test]
-async fn a_tenant_with_much_to_do_takes_turns_with_the_others() {
+async fn busy_tenant_takes_turns_with_other_tenants() {
     let (begun, lone) = begun_of_two_tenants(1, true).await;
     assert_eq!(begun.len(), 7);
-    assert!(begun[..2].contains(&lone), "{lone} came late: {begun:?}");
+    assert!(begun[..2].contains(&lone), "{lone} started late: {begun:?}");
 }
 
-/// The accident: it took all the room there was, and kept it for as long as its actions went on.
+/// Regression: one tenant took every permit and kept them as long as its actions ran.
 #[tokio::test]
-async fn a_tenant_with_much_to_do_does_not_take_all_the_room() {
+async fn busy_tenant_does_not_take_every_permit() {
     let (begun, lone) = begun_of_two_tenants(4, false).await;
     assert_eq!(begun.len(), 4);
-    assert!(begun.contains(&lone), "{lone} found no room: {begun:?}");
+    assert!(begun.contains(&lone), "{lone} got no permit: {begun:?}");
 }

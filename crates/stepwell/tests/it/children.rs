@@ -1,4 +1,5 @@
-//! Sub-workflows: they begin with the transition that starts them, their ends are told exactly once, a tree ends whole.
+//! Child workflows: they start with their transition, their ends are counted exactly once, and a tree is cancelled
+//! whole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +12,17 @@ use serde_json::{Value, json};
 use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
 use stepwell::core::{Definition, Name, RunId, Spec};
 use stepwell::engine::Builder;
-use stepwell::store::{CellKey, CellOp, CellWrite, Commit, Expect, RunSummary, Space, Status};
+use stepwell::store::{CellKey, CellOp, CellWrite, Commit, Precondition, RunSummary, Space, Status};
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Command, Cx, Operator, Run, RunError, Signal, Start};
 use tokio::sync::Semaphore;
 
 use crate::kit::{
-    self, Fate, LEASE_MS, Watched, children_of, error_code, ground, mortal, other_tenant, places, runs_of,
-    settle, soon, status, version, words,
+    self, Fate, LEASE_MS, Watched, children_of, error_code, ground, history_actions, other_tenant, places,
+    runs_of, settle, soon, start_killable, status, version,
 };
 
-/// A parcel is packed as its data says: by itself, by hand, or by a machine that breaks.
+/// A parcel is packed as its data says: automatically, by hand, or by a machine that breaks.
 fn parcel() -> Definition {
     let way = |id: &str, to: &str, how: &str| {
         Transition::new(id, "ordered", to).when(format!("context.how = '{how}'"))
@@ -39,7 +40,7 @@ fn parcel() -> Definition {
         .unwrap()
 }
 
-/// An order waits for the parcels it is split into; how they ended is its result.
+/// An order waits for the parcels it is split into. Its result is the list of their ends.
 fn order_with(wait: Wait) -> Spec {
     Spec::new("order")
         .step("open")
@@ -69,7 +70,7 @@ async fn split(cx: Cx) -> Result<(), ActionError> {
     Ok(())
 }
 
-/// A machine that breaks until it is mended.
+/// A machine that fails until it is repaired.
 #[derive(Clone, Default)]
 struct Machine(Arc<AtomicBool>);
 
@@ -122,7 +123,7 @@ async fn retry(engine: &TestEngine, run: RunId) {
 }
 
 #[tokio::test]
-async fn the_results_of_all_children_reach_their_parent() {
+async fn results_of_all_children_reach_the_parent() {
     let (engine, run, _) = open(ChildRule::All, &["alone", "by hand", "alone"]).await;
     assert_eq!(status(&run).await, Status::Waiting);
     let children = children_of(&engine, run.id()).await;
@@ -135,8 +136,8 @@ async fn the_results_of_all_children_reach_their_parent() {
 }
 
 #[tokio::test]
-async fn an_action_after_the_wait_is_given_how_the_children_ended() {
-    let note = stepwell::core::spec::Action {
+async fn action_after_the_wait_sees_how_children_ended() {
+    let note = stepwell::core::spec::ActionSpec {
         name: "note".into(),
         input: json!({"$expr": "event.children[1].end.output.number"}),
         save_as: Some("second".to_owned()),
@@ -157,7 +158,7 @@ async fn an_action_after_the_wait_is_given_how_the_children_ended() {
 }
 
 #[tokio::test]
-async fn children_begin_in_the_commit_of_the_transition_that_starts_them() {
+async fn children_start_in_the_commit_of_their_transition() {
     let (engine, run, _) = open(ChildRule::All, &["by hand", "alone", "by machine"]).await;
     let history = crate::kit::history(&engine, run.id()).await;
     let (entry, commit) = &history[1];
@@ -171,7 +172,7 @@ async fn children_begin_in_the_commit_of_the_transition_that_starts_them() {
     }
 }
 
-/// Starts children and then cannot be committed, as its data says.
+/// Starts children and then fails to commit in the way its data says.
 async fn split_badly(cx: Cx) -> Result<(), ActionError> {
     split(cx.clone()).await?;
     match cx.state::<Value>()?["wrong"].as_str() {
@@ -181,7 +182,7 @@ async fn split_badly(cx: Cx) -> Result<(), ActionError> {
         Some("commit") => cx.write(CellWrite {
             key: CellKey { space: Space::Kv, owner: "stock".to_owned(), key: "boxes".to_owned() },
             op: CellOp::Check,
-            expect: Expect::Exactly(7),
+            expect: Precondition::Exactly(7),
             initial: None,
             by: None,
         }),
@@ -190,7 +191,7 @@ async fn split_badly(cx: Cx) -> Result<(), ActionError> {
 }
 
 #[tokio::test]
-async fn no_child_begins_when_the_transition_is_not_committed() {
+async fn uncommitted_transition_starts_no_children() {
     for (wrong, code) in
         [("action", "torn"), ("workflow", "cannotStart"), ("input", "cannotStart"), ("commit", "conflict")]
     {
@@ -206,7 +207,7 @@ async fn no_child_begins_when_the_transition_is_not_committed() {
 }
 
 #[tokio::test]
-async fn no_child_begins_when_the_run_is_cancelled_while_the_action_runs() {
+async fn run_cancelled_during_its_action_starts_no_children() {
     let gate = Arc::new(Semaphore::new(0));
     let waits = {
         let gate = gate.clone();
@@ -230,7 +231,7 @@ async fn no_child_begins_when_the_run_is_cancelled_while_the_action_runs() {
 }
 
 #[tokio::test]
-async fn one_transition_starts_a_thousand_children_and_not_one_more() {
+async fn one_transition_starts_at_most_a_thousand_children() {
     let (engine, run, _) = open(ChildRule::All, &["by hand"; 1_001]).await;
     assert_eq!((status(&run).await, version(&run).await), (Status::Failed, 0));
     let error = run.view().await.unwrap().ledger.stopped.unwrap().error;
@@ -241,9 +242,9 @@ async fn one_transition_starts_a_thousand_children_and_not_one_more() {
     assert_eq!(children_of(&engine, run.id()).await.len(), 1_000);
 }
 
-/// Each child begins in four places at once, and in each of them it waits.
+/// Each child starts in four places at once and waits in each of them.
 #[tokio::test]
-async fn a_thousand_children_may_begin_in_several_places_each() {
+async fn thousand_children_with_several_places_each_can_start() {
     let mut spec = Spec::new("parcel").fork("ordered", ["a", "b", "c", "d"]).end("packed").signal("PACKED");
     for place in ["a", "b", "c", "d"] {
         spec = spec.wait(place, "PACKED").auto(format!("{place}_on"), place, "packed");
@@ -261,12 +262,12 @@ async fn a_thousand_children_may_begin_in_several_places_each() {
 }
 
 #[tokio::test]
-async fn all_is_given_up_with_the_first_child_that_fails() {
+async fn wait_for_all_fails_with_the_first_failed_child() {
     let (engine, run, _) = open(ChildRule::All, &["by hand", "by machine", "by hand"]).await;
     assert_eq!(status(&run).await, Status::Failed);
     assert_eq!(error_code(&run).await.as_deref(), Some("childrenFailed"));
     assert_eq!(places(&run).await, [Name::from("packing")]);
-    // The others go on: whoever looks at the order decides what becomes of them.
+    // The other children continue: the parent workflow decides what to do with them.
     let children = children_of(&engine, run.id()).await;
     assert_eq!(children.iter().map(|child| child.status).collect::<Vec<_>>(), {
         [Status::Waiting, Status::Failed, Status::Waiting]
@@ -274,7 +275,7 @@ async fn all_is_given_up_with_the_first_child_that_fails() {
 }
 
 #[tokio::test]
-async fn children_that_can_no_longer_do_it_lead_to_the_error_place() {
+async fn unsatisfiable_child_rule_leads_to_the_error_place() {
     let error_place = Some("talk".into());
     let spec = order_with(Wait { children: Some(ChildRule::N(2)), error_place, ..Wait::default() });
     let definition = spec
@@ -291,20 +292,20 @@ async fn children_that_can_no_longer_do_it_lead_to_the_error_place() {
     assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["talk".into()]));
     let view = run.view().await.unwrap();
     assert_eq!(view.snapshot.activations()[0].locals["error"]["code"], json!("childrenFailed"));
-    // The one that is left ends later and changes nothing.
+    // The remaining child ends later and changes nothing.
     let before = version(&run).await;
     pack(&engine, &children_of(&engine, run.id()).await[1]).await;
-    assert_eq!((version(&run).await, run.view().await.unwrap().kept_signals), (before, 0));
+    assert_eq!((version(&run).await, run.view().await.unwrap().buffered_signals), (before, 0));
 }
 
 #[tokio::test]
-async fn any_is_resolved_by_the_first_that_completes_and_the_others_go_on() {
+async fn wait_for_any_resolves_with_the_first_completed_child() {
     let (engine, run, _) = open(ChildRule::Any, &["by machine", "by hand", "by hand"]).await;
     assert_eq!(status(&run).await, Status::Waiting);
     let children = children_of(&engine, run.id()).await;
     pack(&engine, &children[2]).await;
     assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [failed(0), completed(2)]}));
-    // A child of a completed parent goes on.
+    // A child of a completed parent continues.
     let (left, before) = (engine.run(children[1].run), version(&run).await);
     assert_eq!(status(&left).await, Status::Waiting);
     pack(&engine, &children[1]).await;
@@ -313,7 +314,7 @@ async fn any_is_resolved_by_the_first_that_completes_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn n_of_is_resolved_when_so_many_have_completed() {
+async fn wait_for_n_resolves_when_n_children_completed() {
     let (engine, run, _) = open(ChildRule::N(2), &["by machine", "by hand", "by hand", "by hand"]).await;
     let children = children_of(&engine, run.id()).await;
     pack(&engine, &children[3]).await;
@@ -324,7 +325,7 @@ async fn n_of_is_resolved_when_so_many_have_completed() {
 }
 
 #[tokio::test]
-async fn all_settled_is_resolved_when_all_have_ended_however() {
+async fn wait_for_all_settled_resolves_when_every_child_ended() {
     let (engine, run, _) = open(ChildRule::AllSettled, &["by machine", "by hand", "by hand", "alone"]).await;
     let children = children_of(&engine, run.id()).await;
     engine.cancel(children[1].run).await.unwrap();
@@ -337,13 +338,13 @@ async fn all_settled_is_resolved_when_all_have_ended_however() {
 }
 
 #[tokio::test]
-async fn a_transition_that_starts_no_children_has_waited_for_all_of_them() {
+async fn wait_for_all_of_zero_children_resolves_at_once() {
     let (_engine, run, _) = open(ChildRule::All, &[]).await;
     assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": []}));
 }
 
 #[tokio::test]
-async fn two_hundred_children_on_one_wait_are_each_told_exactly_once() {
+async fn each_of_200_children_is_counted_exactly_once() {
     let (store, clock) = ground().await;
     let machine = Machine::default();
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop(&machine, order(ChildRule::All)));
@@ -354,8 +355,8 @@ async fn two_hundred_children_on_one_wait_are_each_told_exactly_once() {
     settle(&[&a, &b]).await;
     let children = children_of(&a, run.id()).await;
     assert_eq!(children.len(), 200);
-    let by_hand = children.iter().filter(|child| child.status == Status::Waiting).enumerate();
-    let told = by_hand.map(|(index, child)| {
+    let manual = children.iter().filter(|child| child.status == Status::Waiting).enumerate();
+    let told = manual.map(|(index, child)| {
         let engine = if index % 2 == 0 { &a } else { &b };
         engine.signal(child.run, Signal::new("PACKED"))
     });
@@ -365,7 +366,7 @@ async fn two_hundred_children_on_one_wait_are_each_told_exactly_once() {
     let ends: Vec<_> = (0..200).map(completed).collect();
     assert_eq!(soon(run.result()).await.unwrap(), json!({ "ends": ends }));
     let mut count = BTreeMap::<String, usize>::new();
-    words(&a, run.id()).await.into_iter().for_each(|word| *count.entry(word).or_default() += 1);
+    history_actions(&a, run.id()).await.into_iter().for_each(|word| *count.entry(word).or_default() += 1);
     let expected =
         [("__start", 1), ("__auto:split", 1), ("__child:packing", 199), ("__resolve_wait:packing", 1)];
     let expected = expected.into_iter().chain([("__auto:send", 1)]);
@@ -377,7 +378,7 @@ fn tells_a_child_s_end(commit: &Commit) -> bool {
 }
 
 #[tokio::test]
-async fn a_childs_end_whose_answer_is_lost_is_told_once() {
+async fn child_end_is_reported_once_if_its_answer_is_lost() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let mut lost = 0;
@@ -399,15 +400,16 @@ async fn a_childs_end_whose_answer_is_lost_is_told_once() {
     }
     assert_eq!(ends, 5, "each end is committed once");
     assert_eq!(soon(run.result()).await.unwrap()["ends"].as_array().map(Vec::len), Some(5));
-    let told = words(&engine, run.id()).await.iter().filter(|word| *word == "__child:packing").count();
+    let told =
+        history_actions(&engine, run.id()).await.iter().filter(|word| *word == "__child:packing").count();
     assert_eq!(told, 4);
 }
 
 #[tokio::test]
-async fn children_of_a_process_that_died_after_the_commit_are_taken_on() {
+async fn children_are_recovered_after_their_process_crashes() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store.clone());
-    // Everything after the commit that starts the children hangs.
+    // Every commit after the one that starts the children hangs.
     let mut split = false;
     watched.rule(move |commit| {
         let fate = if split { Fate::Hangs } else { Fate::Arrives };
@@ -415,26 +417,26 @@ async fn children_of_a_process_that_died_after_the_commit_are_taken_on() {
         fate
     });
     let machine = Machine::default();
-    let (a, tasks) = mortal(watched, &clock, shop(&machine, order(ChildRule::All))).await;
+    let (a, tasks) = start_killable(watched, &clock, shop(&machine, order(ChildRule::All))).await;
     let run = a.start(Start::new("order").input(&json!({"parcels": vec!["alone"; 3]}))).await.unwrap();
     a.settle().await;
     tasks.kill().await;
-    let (b, _tasks) = mortal(store, &clock, shop(&machine, order(ChildRule::All))).await;
+    let (b, _tasks) = start_killable(store, &clock, shop(&machine, order(ChildRule::All))).await;
     b.advance(Duration::from_millis(2 * LEASE_MS)).await;
     let run = b.run(run.id());
     assert_eq!(status(&run).await, Status::Completed);
     assert_eq!(children_of(&b, run.id()).await.len(), 3);
-    assert_eq!(words(&b, run.id()).await.len(), 1 + 1 + 3 + 1);
+    assert_eq!(history_actions(&b, run.id()).await.len(), 1 + 1 + 3 + 1);
 }
 
 #[tokio::test]
-async fn children_are_counted_once_over_a_process_that_died_while_it_counted() {
+async fn children_are_counted_once_across_a_crash() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store.clone());
     let machine = Machine::default();
-    let (a, tasks) = mortal(watched.clone(), &clock, shop(&machine, order(ChildRule::All))).await;
+    let (a, tasks) = start_killable(watched.clone(), &clock, shop(&machine, order(ChildRule::All))).await;
     let run = a.start(Start::new("order").input(&json!({"parcels": vec!["alone"; 100]}))).await.unwrap().id();
-    // When the parent has taken thirty ends, this process does nothing more.
+    // After the parent has counted thirty ends, every commit of this process hangs.
     let mut taken = 0;
     watched.rule(move |commit| {
         let ours = commit.step.as_ref().filter(|step| step.head.run == run);
@@ -446,7 +448,7 @@ async fn children_are_counted_once_over_a_process_that_died_while_it_counted() {
     let so_far = version(&a.run(run)).await;
     assert!((30..=60).contains(&so_far), "{so_far}");
     tasks.kill().await;
-    let (b, _tasks) = mortal(store, &clock, shop(&machine, order(ChildRule::All))).await;
+    let (b, _tasks) = start_killable(store, &clock, shop(&machine, order(ChildRule::All))).await;
     b.advance(Duration::from_millis(2 * LEASE_MS)).await;
     let run = b.run(run);
     let ends: Vec<_> = (0..100).map(completed).collect();
@@ -455,7 +457,7 @@ async fn children_are_counted_once_over_a_process_that_died_while_it_counted() {
 }
 
 #[tokio::test]
-async fn a_commit_that_starts_children_and_whose_answer_is_lost_starts_them_once() {
+async fn children_start_once_if_the_commit_answer_is_lost() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let mut first = true;
@@ -471,7 +473,7 @@ async fn a_commit_that_starts_children_and_whose_answer_is_lost_starts_them_once
 }
 
 #[tokio::test]
-async fn children_that_end_after_their_wait_was_given_up_change_nothing() {
+async fn children_ending_after_their_wait_change_nothing() {
     let spec = order_with(Wait { children: Some(ChildRule::All), ..Wait::default() })
         .wait("talk", "AGREED")
         .signal("AGREED")
@@ -486,10 +488,10 @@ async fn children_that_end_after_their_wait_was_given_up_change_nothing() {
     assert_eq!((places(&run).await, version(&run).await), (vec!["talk".into()], 3));
     pack(&engine, &children_of(&engine, run.id()).await[0]).await;
     let view = run.view().await.unwrap();
-    assert_eq!((view.snapshot.version(), view.kept_signals, view.status), (3, 0, Status::Waiting));
+    assert_eq!((view.snapshot.version(), view.buffered_signals, view.status), (3, 0, Status::Waiting));
 }
 
-/// An order of a parcel that the machine breaks and one that is packed by hand, on a store that is watched.
+/// An order with one parcel that the machine fails to pack and one packed by hand, on a watched store.
 async fn half_broken() -> (TestEngine, Run, Machine, Arc<Watched>) {
     let (store, clock) = ground().await;
     let (watched, machine) = (Watched::new(store), Machine::default());
@@ -503,7 +505,7 @@ async fn half_broken() -> (TestEngine, Run, Machine, Arc<Watched>) {
 }
 
 #[tokio::test]
-async fn a_child_that_failed_counts_as_ended_and_its_retry_tells_nothing_more() {
+async fn failed_child_is_reported_once_despite_retries() {
     let (engine, run, machine, watched) = half_broken().await;
     let children = children_of(&engine, run.id()).await;
     let child = engine.run(children[0].run);
@@ -515,13 +517,13 @@ async fn a_child_that_failed_counts_as_ended_and_its_retry_tells_nothing_more() 
     assert_eq!(soon(child.result()).await.unwrap(), json!({"number": 0}));
     assert!(!watched.commits().iter().any(tells_a_child_s_end));
     let view = run.view().await.unwrap();
-    assert_eq!((view.snapshot.version(), view.kept_signals, view.status), (2, 0, Status::Waiting));
+    assert_eq!((view.snapshot.version(), view.buffered_signals, view.status), (2, 0, Status::Waiting));
     pack(&engine, &children[1]).await;
     assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [failed(0), completed(1)]}));
 }
 
 #[tokio::test]
-async fn a_child_that_failed_and_is_then_cancelled_tells_nothing_more() {
+async fn failed_child_is_not_reported_again_when_cancelled() {
     let (engine, run, _, watched) = half_broken().await;
     let children = children_of(&engine, run.id()).await;
     engine.cancel(children[0].run).await.unwrap();
@@ -529,7 +531,7 @@ async fn a_child_that_failed_and_is_then_cancelled_tells_nothing_more() {
     assert_eq!(status(&engine.run(children[0].run)).await, Status::Cancelled);
     assert!(!watched.commits().iter().any(tells_a_child_s_end));
     let view = run.view().await.unwrap();
-    assert_eq!((view.snapshot.version(), view.kept_signals), (2, 0));
+    assert_eq!((view.snapshot.version(), view.buffered_signals), (2, 0));
     pack(&engine, &children[1]).await;
     assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [failed(0), completed(1)]}));
 }
@@ -544,7 +546,7 @@ async fn open_patiently(parcels: &[&str]) -> (TestEngine, Run, Machine) {
 }
 
 #[tokio::test]
-async fn of_a_child_with_wait_on_failure_only_the_completion_is_told() {
+async fn wait_on_failure_reports_only_the_completion() {
     let (engine, run, machine) = open_patiently(&["by machine"]).await;
     let child = children_of(&engine, run.id()).await.remove(0);
     assert_eq!((child.status, version(&run).await), (Status::Failed, 1));
@@ -554,7 +556,7 @@ async fn of_a_child_with_wait_on_failure_only_the_completion_is_told() {
 }
 
 #[tokio::test]
-async fn of_a_child_with_wait_on_failure_the_cancellation_is_told() {
+async fn wait_on_failure_reports_the_cancellation() {
     let (engine, run, _) = open_patiently(&["by machine"]).await;
     let child = children_of(&engine, run.id()).await.remove(0);
     assert_eq!((child.status, version(&run).await), (Status::Failed, 1));
@@ -564,7 +566,7 @@ async fn of_a_child_with_wait_on_failure_the_cancellation_is_told() {
     assert_eq!(result, json!({"ends": [{"child": 0, "end": {"status": "cancelled"}}]}));
 }
 
-/// A parcel that has come to its end, or stands still, in the commit that starts it.
+/// Starts an order with two parcels that run the given workflow.
 async fn with_parcel(parcel: Spec) -> (TestEngine, Run) {
     let build = |builder: Builder| {
         let builder = builder.workflow(parcel.build().unwrap()).workflow(order(ChildRule::AllSettled));
@@ -577,7 +579,7 @@ async fn with_parcel(parcel: Spec) -> (TestEngine, Run) {
 }
 
 #[tokio::test]
-async fn children_that_end_as_they_begin_are_told() {
+async fn children_that_complete_at_start_are_reported() {
     let output = json!({"number": {"$expr": "context.number"}});
     let (_engine, run) = with_parcel(Spec::new("parcel").end_with("packed", output)).await;
     assert_eq!(status(&run).await, Status::Completed);
@@ -585,8 +587,8 @@ async fn children_that_end_as_they_begin_are_told() {
 }
 
 #[tokio::test]
-async fn children_that_stop_as_they_begin_are_told() {
-    // It waits for one of no children, which cannot come.
+async fn children_that_fail_at_start_are_reported() {
+    // It waits for any one of zero children, which can never be fulfilled.
     let hopeless = Place::Wait(Wait { children: Some(ChildRule::Any), ..Wait::default() });
     let spec = Spec::new("parcel").place("hopeless", hopeless).end("packed").auto("on", "hopeless", "packed");
     let (engine, run) = with_parcel(spec).await;
@@ -596,7 +598,7 @@ async fn children_that_stop_as_they_begin_are_told() {
 }
 
 #[tokio::test]
-async fn a_parent_that_is_put_aside_hears_of_its_children_when_it_is_taken_up() {
+async fn suspended_parent_counts_children_after_resume() {
     let (engine, run, _) = open(ChildRule::All, &["by hand", "by hand"]).await;
     let ada = Operator::named("ada");
     engine.operate(run.id(), Command::Suspend, &ada).await.unwrap();
@@ -604,14 +606,14 @@ async fn a_parent_that_is_put_aside_hears_of_its_children_when_it_is_taken_up() 
         pack(&engine, &child).await;
     }
     let view = run.view().await.unwrap();
-    assert_eq!((view.status, view.snapshot.version(), view.kept_signals), (Status::Suspended, 1, 2));
+    assert_eq!((view.status, view.snapshot.version(), view.buffered_signals), (Status::Suspended, 1, 2));
     engine.operate(run.id(), Command::Resume, &ada).await.unwrap();
     engine.settle().await;
     assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [completed(0), completed(1)]}));
 }
 
 #[tokio::test]
-async fn a_parent_that_has_failed_in_another_branch_hears_of_its_children_after_the_retry() {
+async fn failed_parent_counts_children_after_retry() {
     let spec = Spec::new("order")
         .fork("open", ["list", "till"])
         .step("list")
@@ -637,7 +639,7 @@ async fn a_parent_that_has_failed_in_another_branch_hears_of_its_children_after_
 }
 
 #[tokio::test]
-async fn two_waits_of_one_run_each_hear_of_their_own_children() {
+async fn two_waits_of_one_run_count_their_own_children() {
     let spec = Spec::new("order")
         .fork("open", ["left", "right"])
         .step("left")
@@ -670,7 +672,7 @@ async fn two_waits_of_one_run_each_hear_of_their_own_children() {
 }
 
 #[tokio::test]
-async fn children_that_nothing_waits_for_go_on_by_themselves_and_end_with_their_parent() {
+async fn unawaited_children_are_cancelled_with_their_parent() {
     let spec = Spec::new("order")
         .step("open")
         .wait("later", "CLOSE")
@@ -685,7 +687,7 @@ async fn children_that_nothing_waits_for_go_on_by_themselves_and_end_with_their_
     let children = children_of(&engine, run.id()).await;
     assert_eq!([children[0].status, children[1].status], [Status::Completed, Status::Waiting]);
     let view = run.view().await.unwrap();
-    assert_eq!((view.snapshot.version(), view.kept_signals), (1, 0));
+    assert_eq!((view.snapshot.version(), view.buffered_signals), (1, 0));
     engine.cancel(run.id()).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&engine.run(children[1].run)).await, Status::Cancelled);
@@ -708,7 +710,7 @@ async fn children_belong_to_their_parents_tenant() {
     assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [completed(0), completed(1)]}));
 }
 
-/// Starts one child as its data says.
+/// Starts one child with the options in its data.
 async fn split_specially(cx: Cx) -> Result<(), ActionError> {
     let order: Value = cx.state()?;
     let start = Start::new("parcel").input(&json!({"number": 0, "how": order["how"]}));
@@ -733,7 +735,7 @@ async fn special(how: &str, start: &str) -> (TestEngine, Run) {
 }
 
 #[tokio::test]
-async fn a_child_whose_deadline_comes_is_told_as_cancelled() {
+async fn child_past_its_deadline_is_reported_as_cancelled() {
     let (engine, run) = special("by hand", "soon over").await;
     engine.advance(Duration::from_secs(59)).await;
     assert_eq!(status(&run).await, Status::Waiting);
@@ -743,7 +745,7 @@ async fn a_child_whose_deadline_comes_is_told_as_cancelled() {
 }
 
 #[tokio::test]
-async fn a_child_may_begin_later() {
+async fn child_can_start_later() {
     let (engine, run) = special("alone", "later").await;
     assert_eq!(children_of(&engine, run.id()).await[0].status, Status::Pending);
     engine.advance(Duration::from_secs(60)).await;
@@ -751,7 +753,7 @@ async fn a_child_may_begin_later() {
 }
 
 #[tokio::test]
-async fn a_childs_timer_fires_at_its_time() {
+async fn child_timer_fires_on_time() {
     let sleeper = Spec::new("parcel")
         .step("asleep")
         .end_with("packed", json!({"number": {"$expr": "context.number"}}))
@@ -764,13 +766,13 @@ async fn a_childs_timer_fires_at_its_time() {
 }
 
 #[tokio::test]
-async fn a_child_has_the_id_it_was_given() {
+async fn child_gets_the_requested_id() {
     let (engine, run) = special("alone", "with an id").await;
     assert_eq!(children_of(&engine, run.id()).await[0].run, RunId::nil());
 }
 
 #[tokio::test]
-async fn a_key_where_it_would_not_hold_is_refused() {
+async fn key_on_a_staged_start_is_refused() {
     for start in ["keyed", "keyed on its own"] {
         let (engine, run) = special("by hand", start).await;
         assert_eq!(error_code(&run).await.as_deref(), Some("invalidStart"), "{start}");
@@ -778,9 +780,9 @@ async fn a_key_where_it_would_not_hold_is_refused() {
     }
 }
 
-/// An order that starts a parcel under a key, twice in one action, and gives the ids it was given.
+/// An engine with an order that starts a parcel under a key, twice in one action, and returns the ids it received.
 async fn starting_once() -> TestEngine {
-    let save = stepwell::core::spec::Action {
+    let save = stepwell::core::spec::ActionSpec {
         name: "begin".into(),
         input: json!({"$expr": "context.how"}),
         save_as: Some("parcels".to_owned()),
@@ -801,10 +803,10 @@ async fn starting_once() -> TestEngine {
 }
 
 #[tokio::test]
-async fn an_action_is_given_the_id_of_the_run_its_key_names() {
+async fn start_once_in_an_action_returns_the_run_of_its_key() {
     let engine = starting_once().await;
     let order = || engine.start(Start::new("order").input(&json!({"how": "by hand"})));
-    // Two at once, and one later.
+    // Two orders at once, and one later.
     let (first, second) = (order().await.unwrap(), order().await.unwrap());
     engine.settle().await;
     let third = order().await.unwrap();
@@ -814,13 +816,13 @@ async fn an_action_is_given_the_id_of_the_run_its_key_names() {
     for run in [first, second, third] {
         assert_eq!(soon(run.result()).await.unwrap(), json!([parcel.run, parcel.run]));
     }
-    // It is the run that anybody else finds under the key.
+    // A start with the same key from outside finds the same run.
     let start = Start::new("parcel").input(&json!({"number": 0, "how": "by hand"})).key("the parcel");
     assert_eq!(engine.start(start).await.unwrap().id(), parcel.run);
 }
 
 #[tokio::test]
-async fn the_same_key_with_another_input_is_an_error_in_an_action_too() {
+async fn start_once_in_an_action_refuses_a_reused_key() {
     let engine = starting_once().await;
     for (how, expected) in [("by hand", Status::Completed), ("alone", Status::Failed)] {
         let run = engine.start(Start::new("order").input(&json!({"how": how}))).await.unwrap();
@@ -830,7 +832,7 @@ async fn the_same_key_with_another_input_is_an_error_in_an_action_too() {
     assert_eq!(runs_of(&engine, "parcel").await.len(), 1);
 }
 
-/// Three levels: a region has depots, a depot has vans, a van waits for its tour.
+/// Three levels: a region has depots, a depot has vans, and a van waits for its tour.
 fn levels() -> [Definition; 3] {
     let level = |name: &str| {
         Spec::new(name)
@@ -863,7 +865,7 @@ fn fleet(builder: Builder) -> Builder {
 }
 
 #[tokio::test]
-async fn cancelling_a_run_cancels_it_at_once_and_everything_below_it() {
+async fn cancelling_a_run_cancels_all_its_descendants() {
     let engine = kit::start(fleet).await.unwrap();
     let other = engine.start(Start::new("region").input(&json!({"depots": 1, "vans": 1}))).await.unwrap();
     let run = engine.start(Start::new("region").input(&json!({"depots": 3, "vans": 4}))).await.unwrap();
@@ -875,19 +877,19 @@ async fn cancelling_a_run_cancels_it_at_once_and_everything_below_it() {
     assert_eq!(depots.len(), 3);
     for depot in depots {
         assert_eq!(depot.status, Status::Cancelled);
-        assert_eq!(words(&engine, depot.run).await.last().unwrap(), "__parent:cancel");
+        assert_eq!(history_actions(&engine, depot.run).await.last().unwrap(), "__parent:cancel");
         let vans = children_of(&engine, depot.run).await;
         assert_eq!(vans.len(), 4);
         assert!(vans.iter().all(|van| van.status == Status::Cancelled && van.version == 1));
     }
     assert!(matches!(soon(run.result()).await, Err(RunError::Cancelled(id)) if id == run.id()));
-    // Only what is below it.
+    // Only descendants of the cancelled run are cancelled.
     assert_eq!(status(&other).await, Status::Waiting);
     assert_eq!(runs_of(&engine, "van").await.iter().filter(|van| van.status == Status::Waiting).count(), 1);
 }
 
 #[tokio::test]
-async fn cancelling_reaches_what_is_below_a_child_that_has_completed() {
+async fn cancelling_reaches_children_of_a_completed_child() {
     let depot = Spec::new("depot")
         .step("open")
         .end("closed")
@@ -907,7 +909,7 @@ async fn cancelling_reaches_what_is_below_a_child_that_has_completed() {
     let depot = runs_of(&engine, "depot").await.remove(0);
     assert_eq!((depot.status, status(&run).await), (Status::Completed, Status::Waiting));
     let vans = children_of(&engine, depot.run).await;
-    assert!(vans.iter().all(|van| van.status == Status::Waiting), "children of a completed parent go on");
+    assert!(vans.iter().all(|van| van.status == Status::Waiting), "children of a completed parent continue");
     engine.cancel(run.id()).await.unwrap();
     engine.settle().await;
     let vans = runs_of(&engine, "van").await;
@@ -928,23 +930,23 @@ async fn five_hundred_children_are_cancelled_with_their_parent() {
     let vans = children_of(&engine, run.id()).await;
     assert_eq!(vans.len(), 500);
     assert!(vans.iter().all(|van| van.status == Status::Cancelled && van.version == 1));
-    // In batches, each of them a commit of the parent's.
+    // The parent notifies its children in batches, with one commit for each batch.
     let told: Vec<_> =
         watched.commits().iter().map(|commit| commit.send.len()).filter(|sent| *sent > 1).collect();
     assert!(told.len() > 1 && told.iter().all(|sent| *sent <= 200), "{told:?}");
     assert_eq!(told.iter().sum::<usize>(), 500);
-    // Nothing is left to do for it.
+    // The parent has no work left: no wake-up time and no owner.
     assert_eq!((run.view().await.unwrap().wake, run.view().await.unwrap().owner), (None, None));
 }
 
 #[tokio::test]
-async fn a_cancellation_goes_on_where_a_process_died_over_it() {
+async fn cancellation_of_children_continues_after_a_crash() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store.clone());
-    let (a, tasks) = mortal(watched.clone(), &clock, fleet).await;
+    let (a, tasks) = start_killable(watched.clone(), &clock, fleet).await;
     let run = a.start(Start::new("depot").input(&json!({"vans": 500}))).await.unwrap();
     a.settle().await;
-    // One batch is told, and then nothing this process does arrives any more.
+    // One batch arrives; every later commit of this process hangs.
     let mut told = false;
     watched.rule(move |commit| {
         let fate = if told { Fate::Hangs } else { Fate::Arrives };
@@ -955,7 +957,7 @@ async fn a_cancellation_goes_on_where_a_process_died_over_it() {
     a.settle().await;
     tasks.kill().await;
     drop(a);
-    let (b, _tasks) = mortal(store, &clock, fleet).await;
+    let (b, _tasks) = start_killable(store, &clock, fleet).await;
     assert!(runs_of(&b, "van").await.iter().any(|van| van.status == Status::Waiting));
     b.advance(Duration::from_millis(2 * LEASE_MS)).await;
     let vans = runs_of(&b, "van").await;
@@ -964,7 +966,7 @@ async fn a_cancellation_goes_on_where_a_process_died_over_it() {
 }
 
 #[tokio::test]
-async fn a_cancellation_goes_on_when_the_engine_is_dropped_over_it() {
+async fn cancellation_of_children_continues_after_engine_drop() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), fleet).await.unwrap();
     let run = a.start(Start::new("depot").input(&json!({"vans": 500}))).await.unwrap();
@@ -978,9 +980,9 @@ async fn a_cancellation_goes_on_when_the_engine_is_dropped_over_it() {
     assert!(vans.iter().all(|van| van.status == Status::Cancelled && van.version == 1));
 }
 
-/// However a child is doing: waiting, failed, put aside, not begun, or with an action that runs.
+/// The children are waiting, failed, suspended, pending, or running an action.
 #[tokio::test]
-async fn a_cancelled_run_takes_children_along_however_they_are_doing() {
+async fn children_in_any_status_are_cancelled_with_their_parent() {
     let started = |cx: Cx| async move {
         for how in ["by hand", "by machine", "by hand", "alone"] {
             let start = Start::new("parcel").input(&json!({"number": 0, "how": how}));
@@ -1009,6 +1011,6 @@ async fn a_cancelled_run_takes_children_along_however_they_are_doing() {
     let children = children_of(&engine, run.id()).await;
     assert!(children.iter().all(|child| child.status == Status::Cancelled), "{children:?}");
     assert!(children.iter().all(|child| child.owner.is_none() && child.wake.is_none()));
-    // Those that have been told of a failure before hear no more; the parent has ended.
-    assert_eq!(run.view().await.unwrap().kept_signals, 0);
+    // Children that reported a failure earlier send nothing more, because the parent has ended.
+    assert_eq!(run.view().await.unwrap().buffered_signals, 0);
 }

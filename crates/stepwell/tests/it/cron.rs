@@ -1,4 +1,4 @@
-//! Schedules: when they fire around changes of the clock, what is owed after an outage, and what is no schedule.
+//! Cron schedules: firings around clock changes, missed firings after an outage, and invalid expressions.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 use stepwell::core::Timestamp;
-use stepwell::cron::{Cron, CronError, Firings, Missed, Overlap};
+use stepwell::cron::{Cron, CronError, Firings, MissedFirings, Overlap};
 
 fn cron(expression: &str, zone: &str) -> Cron {
     Cron::parse(expression, zone).unwrap()
@@ -17,7 +17,7 @@ fn at(instant: &str) -> Timestamp {
     instant.parse().unwrap()
 }
 
-/// The first firings after an instant.
+/// The first `count` firings after an instant.
 fn after(cron: &Cron, instant: &str, count: usize) -> Vec<Timestamp> {
     std::iter::successors(cron.next_after(at(instant)), |last| cron.next_after(*last)).take(count).collect()
 }
@@ -29,7 +29,7 @@ fn fires(expression: &str, zone: &str, from: &str, expected: &[&str]) {
 }
 
 #[test]
-fn berlin_a_local_time_in_the_gap_fires_where_the_gap_ends() {
+fn berlin_local_time_in_a_gap_fires_when_the_gap_ends() {
     // On 29 March 2026 the clock goes from 02:00 +01:00 to 03:00 +02:00, at 01:00 UTC.
     fires(
         "30 2 * * *",
@@ -37,21 +37,21 @@ fn berlin_a_local_time_in_the_gap_fires_where_the_gap_ends() {
         "2026-03-28T00:00:00Z",
         &["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"],
     );
-    // The first moment of the gap and its last second; the day after is ordinary.
+    // The first and the last second of the gap; the next day is ordinary.
     for inside in ["0 0 2 * * *", "59 59 2 * * *"] {
         fires(inside, "Europe/Berlin", "2026-03-28T12:00:00Z", &["2026-03-29T01:00:00Z"]);
     }
 }
 
 #[test]
-fn berlin_several_times_in_one_gap_are_one_firing() {
+fn berlin_several_times_in_one_gap_fire_once() {
     fires(
         "10,20,50 2 * * *",
         "Europe/Berlin",
         "2026-03-28T12:00:00Z",
         &["2026-03-29T01:00:00Z", "2026-03-30T02:10:00+02:00"],
     );
-    // One in the gap and one where it ends are the same instant too.
+    // A firing in the gap and one at its end are the same instant.
     fires(
         "0,30 2,3 * * *",
         "Europe/Berlin",
@@ -61,7 +61,7 @@ fn berlin_several_times_in_one_gap_are_one_firing() {
 }
 
 #[test]
-fn berlin_a_local_time_that_comes_twice_fires_the_first_time() {
+fn berlin_repeated_local_time_fires_the_first_time() {
     // On 25 October 2026 the clock goes from 03:00 +02:00 to 02:00 +01:00, at 01:00 UTC.
     fires(
         "30 2 * * *",
@@ -69,14 +69,14 @@ fn berlin_a_local_time_that_comes_twice_fires_the_first_time() {
         "2026-10-24T12:00:00Z",
         &["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"],
     );
-    // Asked between the two passes, and within the second.
+    // The search starts after the first 02:30 and before the second.
     for asked in ["2026-10-25T00:45:00Z", "2026-10-25T01:00:00Z", "2026-10-25T01:15:00Z"] {
         fires("30 2 * * *", "Europe/Berlin", asked, &["2026-10-26T02:30:00+01:00"]);
     }
 }
 
 #[test]
-fn every_quarter_of_an_hour_pauses_for_the_second_pass() {
+fn quarter_hour_schedule_skips_the_repeated_hour() {
     fires(
         "*/15 * * * *",
         "Europe/Berlin",
@@ -88,20 +88,20 @@ fn every_quarter_of_an_hour_pauses_for_the_second_pass() {
             "2026-10-25T03:15:00+01:00",
         ],
     );
-    // In spring it does not pause: the instant after 01:45 is 03:00.
+    // In spring there is no pause: the firing after 01:45 is at 03:00.
     fires(
         "*/15 * * * *",
         "Europe/Berlin",
         "2026-03-29T00:40:00Z",
         &["2026-03-29T01:45:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-29T03:15:00+02:00"],
     );
-    // UTC keeps the pace.
+    // In UTC the interval stays constant.
     let paced = after(&cron("*/15 * * * *", "UTC"), "2026-10-24T23:00:00Z", 20);
     assert!(paced.windows(2).all(|pair| pair[1].ms_since(pair[0]) == 15 * 60_000));
 }
 
 #[test]
-fn new_york_both_ways() {
+fn new_york_handles_both_clock_changes() {
     fires(
         "15 2 * * *",
         "America/New_York",
@@ -114,13 +114,13 @@ fn new_york_both_ways() {
         "2026-10-31T12:00:00Z",
         &["2026-11-01T01:30:00-04:00", "2026-11-02T01:30:00-05:00"],
     );
-    // A year's worth of a daily schedule: each day once, so the 365th is the last of December.
+    // A daily schedule over a year fires once a day, so the 365th firing is on 31 December.
     let year = after(&cron("30 1 * * *", "America/New_York"), "2026-01-01T00:00:00-05:00", 365);
     assert_eq!(year.last(), Some(&at("2026-12-31T01:30:00-05:00")));
 }
 
 #[test]
-fn lord_howe_moves_by_half_an_hour() {
+fn lord_howe_shifts_by_half_an_hour() {
     // Forward from 02:00 +10:30 to 02:30 +11:00 on 4 October 2026, back from 02:00 +11:00 to 01:30 on 5 April.
     fires(
         "15 2 * * *",
@@ -143,8 +143,8 @@ fn lord_howe_moves_by_half_an_hour() {
 }
 
 #[test]
-fn a_day_that_was_left_out_fires_at_its_end() {
-    // Samoa went over the date line: after 29 December 2011 came the 31st.
+fn skipped_day_fires_when_it_ends() {
+    // Samoa crossed the date line: 29 December 2011 was followed by 31 December.
     fires(
         "0 9 * * *",
         "Pacific/Apia",
@@ -154,7 +154,7 @@ fn a_day_that_was_left_out_fires_at_its_end() {
 }
 
 #[test]
-fn utc_and_the_ends_of_months() {
+fn month_end_patterns_fire_on_the_right_days() {
     fires(
         "0 12 31 * *",
         "UTC",
@@ -170,12 +170,12 @@ fn utc_and_the_ends_of_months() {
     // 31 May 2026 is a Sunday.
     fires("0 0 LW * *", "UTC", "2026-05-01T00:00:00Z", &["2026-05-29T00:00:00Z", "2026-06-30T00:00:00Z"]);
     fires("0 0 31W 5 *", "UTC", "2026-05-01T00:00:00Z", &["2026-05-29T00:00:00Z"]);
-    // The month ends where the schedule is, not where UTC is.
+    // Month ends are computed in the zone of the schedule, not in UTC.
     fires("0 0 1 * *", "Pacific/Auckland", "2026-06-15T00:00:00Z", &["2026-06-30T12:00:00Z"]);
 }
 
 #[test]
-fn a_leap_day_comes_when_it_comes() {
+fn leap_day_fires_in_leap_years_only() {
     fires("0 0 29 2 *", "UTC", "2024-02-29T00:00:00Z", &["2028-02-29T00:00:00Z", "2032-02-29T00:00:00Z"]);
     fires("0 0 29 2 *", "UTC", "2096-02-29T00:00:00Z", &["2104-02-29T00:00:00Z"]);
     fires("0 0 29 2 +MON", "UTC", "2026-01-01T00:00:00Z", &["2044-02-29T00:00:00Z"]);
@@ -198,20 +198,20 @@ fn days_of_the_week() {
     for last_sunday in ["0 0 * * SUNL", "0 0 * * 7L", "0 0 * * 0L", "0 0 * * SUN#L"] {
         fires(last_sunday, "UTC", from, &["2026-11-29T00:00:00Z", "2026-12-27T00:00:00Z"]);
     }
-    // Either of the two fields, or with `+` both.
+    // A day matches either of the two fields, or with `+` both.
     fires("0 0 13 * FRI", "UTC", "2026-11-11T00:00:00Z", &["2026-11-13T00:00:00Z", "2026-11-20T00:00:00Z"]);
     fires("0 0 13 * +FRI", "UTC", "2026-11-11T00:00:00Z", &["2026-11-13T00:00:00Z", "2027-08-13T00:00:00Z"]);
 }
 
 #[test]
-fn seconds_and_what_is_finer() {
+fn next_firing_is_strictly_later() {
     fires("*/20 * * * * *", "UTC", "2026-01-01T00:00:59Z", &["2026-01-01T00:01:00Z", "2026-01-01T00:01:20Z"]);
-    // Strictly after, to the microsecond.
+    // The next firing is strictly later, to the microsecond.
     let minutely = cron("* * * * *", "UTC");
     assert_eq!(minutely.next_after(at("2026-01-01T00:00:59.999999Z")), Some(at("2026-01-01T00:01:00Z")));
     assert_eq!(minutely.next_after(at("2026-01-01T00:01:00Z")), Some(at("2026-01-01T00:02:00Z")));
     assert_eq!(minutely.next_after(at("2026-01-01T00:01:00.000001Z")), Some(at("2026-01-01T00:02:00Z")));
-    // Before 1970 as well.
+    // The same holds before 1970.
     assert_eq!(minutely.next_after(at("1969-12-31T23:58:00.5Z")), Some(at("1969-12-31T23:59:00Z")));
 }
 
@@ -232,13 +232,13 @@ fn nicknames() {
 }
 
 #[test]
-fn the_ends_of_time_are_no_trouble() {
+fn extreme_timestamps_are_handled() {
     for expression in ["* * * * * *", "0 0 29 2 *"] {
         for zone in ["UTC", "Pacific/Kiritimati", "America/New_York"] {
             let cron = cron(expression, zone);
             assert_eq!(cron.next_after(Timestamp::MAX), None);
             assert!(cron.next_after(Timestamp::MIN).is_some());
-            for missed in [Missed::Skip, Missed::Once, Missed::All] {
+            for missed in [MissedFirings::Skip, MissedFirings::Once, MissedFirings::All] {
                 let all = cron.firings(Timestamp::MIN, Timestamp::MAX, missed, u64::MAX, 2);
                 assert_eq!(all.fire.len(), 2, "{missed:?}");
                 let all = cron.firings(Timestamp::MIN, Timestamp::MAX, missed, 0, usize::MIN);
@@ -253,18 +253,18 @@ fn the_ends_of_time_are_no_trouble() {
 const GRACE: u64 = 5_000;
 
 #[track_caller]
-fn owed(missed: Missed, planned: &str, now: &str, max: usize, fire: &[&str], next: &str) {
+fn owed(missed: MissedFirings, planned: &str, now: &str, max: usize, fire: &[&str], next: &str) {
     let firings = cron("0 * * * *", "UTC").firings(at(planned), at(now), missed, GRACE, max);
     let fire = fire.iter().map(|instant| at(instant)).collect();
     assert_eq!(firings, Firings { fire, next: Some(at(next)) }, "{missed:?}");
 }
 
 #[test]
-fn what_is_not_due_does_not_fire_and_what_is_on_time_always_does() {
-    for missed in [Missed::Skip, Missed::Once, Missed::All] {
+fn firing_within_its_grace_period_always_fires() {
+    for missed in [MissedFirings::Skip, MissedFirings::Once, MissedFirings::All] {
         let planned = "2026-01-01T09:00:00Z";
         owed(missed, planned, "2026-01-01T08:59:59.999999Z", 10, &[], planned);
-        // To the end of the grace.
+        // The grace period includes its last instant.
         for now in ["2026-01-01T09:00:00Z", "2026-01-01T09:00:05Z"] {
             owed(missed, planned, now, 10, &[planned], "2026-01-01T10:00:00Z");
         }
@@ -275,66 +275,66 @@ fn what_is_not_due_does_not_fire_and_what_is_on_time_always_does() {
 fn a_single_missed_firing() {
     let (planned, now, next) =
         ("2026-01-01T09:00:00Z", "2026-01-01T09:00:05.000001Z", "2026-01-01T10:00:00Z");
-    owed(Missed::Skip, planned, now, 10, &[], next);
-    owed(Missed::Once, planned, now, 10, &[planned], next);
-    owed(Missed::All, planned, now, 10, &[planned], next);
+    owed(MissedFirings::Skip, planned, now, 10, &[], next);
+    owed(MissedFirings::Once, planned, now, 10, &[planned], next);
+    owed(MissedFirings::All, planned, now, 10, &[planned], next);
 }
 
 #[test]
 fn an_outage_over_several_firings() {
     let (planned, now, next) = ("2026-01-01T09:00:00Z", "2026-01-01T12:30:00Z", "2026-01-01T13:00:00Z");
-    owed(Missed::Skip, planned, now, 10, &[], next);
-    owed(Missed::Once, planned, now, 10, &["2026-01-01T12:00:00Z"], next);
+    owed(MissedFirings::Skip, planned, now, 10, &[], next);
+    owed(MissedFirings::Once, planned, now, 10, &["2026-01-01T12:00:00Z"], next);
     let each = [planned, "2026-01-01T10:00:00Z", "2026-01-01T11:00:00Z", "2026-01-01T12:00:00Z"];
-    owed(Missed::All, planned, now, 10, &each, next);
-    owed(Missed::All, planned, now, 4, &each, next);
-    // What is over the bound is next, and has already come.
-    owed(Missed::All, planned, now, 3, &each[..3], each[3]);
-    owed(Missed::All, each[3], now, 3, &each[3..], next);
-    // A bound of nothing would be a schedule that stands still.
-    owed(Missed::All, planned, now, 0, &each[..1], each[1]);
+    owed(MissedFirings::All, planned, now, 10, &each, next);
+    owed(MissedFirings::All, planned, now, 4, &each, next);
+    // The first firing above the bound is the next one, and is already due.
+    owed(MissedFirings::All, planned, now, 3, &each[..3], each[3]);
+    owed(MissedFirings::All, each[3], now, 3, &each[3..], next);
+    // A bound of zero counts as one, because otherwise the schedule would never advance.
+    owed(MissedFirings::All, planned, now, 0, &each[..1], each[1]);
 }
 
 #[test]
 fn an_outage_that_ends_just_as_the_next_firing_is_due() {
     let (planned, now, next) = ("2026-01-01T09:00:00Z", "2026-01-01T12:00:01Z", "2026-01-01T13:00:00Z");
     let on_time = "2026-01-01T12:00:00Z";
-    owed(Missed::Skip, planned, now, 10, &[on_time], next);
-    owed(Missed::Once, planned, now, 10, &["2026-01-01T11:00:00Z", on_time], next);
-    owed(Missed::Once, planned, now, 1, &["2026-01-01T11:00:00Z"], on_time);
-    owed(Missed::Once, on_time, now, 1, &[on_time], next);
+    owed(MissedFirings::Skip, planned, now, 10, &[on_time], next);
+    owed(MissedFirings::Once, planned, now, 10, &["2026-01-01T11:00:00Z", on_time], next);
+    owed(MissedFirings::Once, planned, now, 1, &["2026-01-01T11:00:00Z"], on_time);
+    owed(MissedFirings::Once, on_time, now, 1, &[on_time], next);
 }
 
 #[test]
-fn a_plan_the_pattern_does_not_know_is_kept() {
+fn planned_time_outside_the_pattern_is_kept() {
     let (planned, next) = ("2026-01-01T09:10:00Z", "2026-01-01T10:00:00Z");
-    owed(Missed::Skip, planned, "2026-01-01T09:10:01Z", 10, &[planned], next);
-    owed(Missed::Skip, planned, "2026-01-01T09:30:00Z", 10, &[], next);
-    owed(Missed::Once, planned, "2026-01-01T09:30:00Z", 10, &[planned], next);
-    owed(Missed::All, planned, "2026-01-01T10:30:00Z", 10, &[planned, next], "2026-01-01T11:00:00Z");
+    owed(MissedFirings::Skip, planned, "2026-01-01T09:10:01Z", 10, &[planned], next);
+    owed(MissedFirings::Skip, planned, "2026-01-01T09:30:00Z", 10, &[], next);
+    owed(MissedFirings::Once, planned, "2026-01-01T09:30:00Z", 10, &[planned], next);
+    owed(MissedFirings::All, planned, "2026-01-01T10:30:00Z", 10, &[planned, next], "2026-01-01T11:00:00Z");
 }
 
 #[test]
-fn an_outage_over_the_second_pass_finds_the_last_firing_of_the_first() {
+fn outage_over_the_repeated_hour_finds_the_last_firing() {
     let cron = cron("*/15 * * * *", "Europe/Berlin");
     let planned = at("2026-10-25T00:00:00Z");
-    let found = cron.firings(planned, at("2026-10-25T01:10:00Z"), Missed::Once, GRACE, 10);
+    let found = cron.firings(planned, at("2026-10-25T01:10:00Z"), MissedFirings::Once, GRACE, 10);
     let (fire, next) = (vec![at("2026-10-25T02:45:00+02:00")], Some(at("2026-10-25T03:00:00+01:00")));
     assert_eq!(found, Firings { fire, next });
-    let found = cron.firings(planned, at("2026-10-25T01:10:00Z"), Missed::Skip, GRACE, 10);
+    let found = cron.firings(planned, at("2026-10-25T01:10:00Z"), MissedFirings::Skip, GRACE, 10);
     assert_eq!(found, Firings { fire: vec![], next });
 }
 
 /// Stepping through the 300 million seconds one by one would take minutes.
 #[test]
-fn ten_years_of_missed_seconds_are_stepped_over() {
+fn ten_years_of_missed_seconds_are_skipped_quickly() {
     let cron = cron("* * * * * *", "Europe/Berlin");
     let (planned, now) = (at("2016-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"));
     let began = Instant::now();
-    let once = cron.firings(planned, now, Missed::Once, 0, 100);
-    let skip = cron.firings(planned, now, Missed::Skip, 0, 100);
-    let all = cron.firings(planned, now, Missed::All, 0, 100);
-    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let once = cron.firings(planned, now, MissedFirings::Once, 0, 100);
+    let skip = cron.firings(planned, now, MissedFirings::Skip, 0, 100);
+    let all = cron.firings(planned, now, MissedFirings::All, 0, 100);
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     assert_eq!(once.fire, [at("2025-12-31T23:59:59Z"), now]);
     assert_eq!((skip.fire, skip.next), (vec![now], Some(at("2026-01-01T00:00:01Z"))));
     assert_eq!((all.fire.len(), all.next), (100, Some(at("2016-01-01T00:01:40Z"))));
@@ -344,12 +344,12 @@ fn ten_years_of_missed_seconds_are_stepped_over() {
 #[track_caller]
 fn refused(expression: &str, problem: &str) {
     let error = Cron::parse(expression, "UTC").expect_err(expression);
-    let expected = format!("the cron expression `{expression}` is wrong: {problem}");
+    let expected = format!("invalid cron expression `{expression}`: {problem}");
     assert_eq!(error.to_string(), expected);
 }
 
 #[test]
-fn an_expression_that_cannot_be_read_says_where_and_what_to_write() {
+fn invalid_field_is_reported_with_allowed_values() {
     let count = "write five, `minute hour day-of-month month day-of-week`, or six with the second in front";
     refused("", "it is empty; write five fields such as `0 9 * * MON-FRI`");
     refused("  ", "it is empty; write five fields such as `0 9 * * MON-FRI`");
@@ -358,25 +358,31 @@ fn an_expression_that_cannot_be_read_says_where_and_what_to_write() {
     refused("0 0 0 1 1 * 2030", &format!("it has 7 fields; {count}"));
     let nicknames = "@yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly";
     refused("@reboot", &format!("there is no such nickname; write one of {nicknames}, or five fields"));
-    refused("61 * * * *", "in field 1 (the minute), `61` is no minute: write 0 to 59");
-    refused("0 0 24 * * *", "in field 3 (the hour), `24` is no hour: write 0 to 23");
-    refused("0 -5 * * *", "in field 2 (the hour), `` is no hour: write 0 to 23");
-    refused("0 0 0 * *", "in field 3 (the day of the month), `0` is no day of the month: write 1 to 31");
-    refused("JAN 0 1 1 *", "in field 1 (the minute), `JAN` is no minute: write 0 to 59");
+    refused("61 * * * *", "in field 1 (the minute), `61` is not a valid minute: write 0 to 59");
+    refused("0 0 24 * * *", "in field 3 (the hour), `24` is not a valid hour: write 0 to 23");
+    refused("0 -5 * * *", "in field 2 (the hour), `` is not a valid hour: write 0 to 23");
+    refused(
+        "0 0 0 * *",
+        "in field 3 (the day of the month), `0` is not a valid day of the month: write 1 to 31",
+    );
+    refused("JAN 0 1 1 *", "in field 1 (the minute), `JAN` is not a valid minute: write 0 to 59");
     let months = "write 1 to 12, or JAN, FEB, MAR, APR, MAY, JUN, JUL, AUG, SEP, OCT, NOV, DEC";
-    refused("0 0 1 JANUARY *", &format!("in field 4 (the month), `JANUARY` is no month: {months}"));
+    refused("0 0 1 JANUARY *", &format!("in field 4 (the month), `JANUARY` is not a valid month: {months}"));
     let days = "write 0 to 7, or SUN, MON, TUE, WED, THU, FRI, SAT";
-    refused("0 0 * * MON-", &format!("in field 5 (the day of the week), `` is no day of the week: {days}"));
+    refused(
+        "0 0 * * MON-",
+        &format!("in field 5 (the day of the week), `` is not a valid day of the week: {days}"),
+    );
     refused(
         "0 0 * * 1-5#2",
-        &format!("in field 5 (the day of the week), `1-5` is no day of the week: {days}"),
+        &format!("in field 5 (the day of the week), `1-5` is not a valid day of the week: {days}"),
     );
-    refused("99999999 * * * *", "in field 1 (the minute), `99999999` is no minute: write 0 to 59");
+    refused("99999999 * * * *", "in field 1 (the minute), `99999999` is not a valid minute: write 0 to 59");
 }
 
 #[test]
-fn a_list_a_range_or_a_step_that_is_wrong_says_how_it_would_be_right() {
-    let missing = "a value is missing beside a comma: remove the comma, or fill the place";
+fn invalid_list_range_or_step_is_reported_with_a_fix() {
+    let missing = "a value is missing next to a comma: add a value or remove the comma";
     refused("1,,2 * * * *", &format!("in field 1 (the minute), {missing}"));
     refused("5, * * * *", &format!("in field 1 (the minute), {missing}"));
     let alone = "`*` means every value already: write it alone, or leave it out";
@@ -397,7 +403,7 @@ fn a_list_a_range_or_a_step_that_is_wrong_says_how_it_would_be_right() {
     let which = "does not say which values to step through";
     refused("/15 * * * *", &format!("in field 1 (the minute), `/15` {which}: write `*/15`"));
     refused("5/15 * * * *", &format!("in field 1 (the minute), `5/15` {which}: write `5-59/15`"));
-    let step = "is not a step: write 1 to 60, for the counting starts over after that";
+    let step = "is not a valid step: write 1 to 60";
     refused("*/90 * * * *", &format!("in field 1 (the minute), `90` in `*/90` {step}"));
     refused("*/0 * * * *", &format!("in field 1 (the minute), `0` in `*/0` {step}"));
     refused("*/x * * * *", &format!("in field 1 (the minute), `x` in `*/x` {step}"));
@@ -410,19 +416,19 @@ fn a_list_a_range_or_a_step_that_is_wrong_says_how_it_would_be_right() {
 }
 
 #[test]
-fn a_pattern_that_never_fires_is_refused_when_it_is_parsed() {
+fn pattern_that_never_fires_is_refused() {
     let never = "no date fits it, so it would never fire; check the days against the months";
     for expression in ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "0 0 8 * +MON#1", "0 0 0 31 APR *"] {
         let began = Instant::now();
         refused(expression, never);
-        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     }
-    // Once in 28 years, and over the turn of most centuries once in 40, is not never.
+    // An expression that fires once in 28 or 40 years is accepted.
     fires("0 0 * 2 MON#5", "UTC", "2072-03-01T00:00:00Z", &["2112-02-29T00:00:00Z"]);
 }
 
 #[test]
-fn every_other_text_is_read_or_refused() {
+fn malformed_expressions_are_refused() {
     for expression in [
         "🙂 * * * *",
         "* * * * * * *",
@@ -438,7 +444,7 @@ fn every_other_text_is_read_or_refused() {
 }
 
 #[test]
-fn a_mistyped_time_zone_is_answered_with_near_names() {
+fn mistyped_time_zone_gets_a_suggestion() {
     let hint = |name: &str| match Cron::parse("@daily", name) {
         Err(CronError::TimeZone { hint, .. }) => hint,
         other => panic!("{name}: {other:?}"),
@@ -457,7 +463,7 @@ fn a_mistyped_time_zone_is_answered_with_near_names() {
         "there is no time zone `Europe/Berln` (did you mean `Europe/Berlin`?): write a name from the IANA time zone \
          database, such as `Europe/Berlin` or `UTC`"
     );
-    // A hint is an offer, so it has to be a name that is taken.
+    // A suggested zone name must itself be accepted.
     let berlin = cron(" 0 9 * * MON ", "europe/berlin");
     assert_eq!((berlin.time_zone(), berlin.expression()), ("Europe/Berlin", " 0 9 * * MON "));
     assert_eq!(
@@ -468,28 +474,32 @@ fn a_mistyped_time_zone_is_answered_with_near_names() {
 }
 
 #[test]
-fn a_schedule_can_be_shared_between_threads() {
+fn cron_can_be_shared_between_threads() {
     fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
     shared(&cron("@daily", "UTC"));
 }
 
 #[test]
-fn the_policies_in_json() {
-    for (missed, text) in [(Missed::Skip, "\"skip\""), (Missed::Once, "\"once\""), (Missed::All, "\"all\"")] {
+fn policies_serialize_as_lowercase_words() {
+    for (missed, text) in [
+        (MissedFirings::Skip, "\"skip\""),
+        (MissedFirings::Once, "\"once\""),
+        (MissedFirings::All, "\"all\""),
+    ] {
         assert_eq!(serde_json::to_string(&missed).unwrap(), text);
-        assert_eq!(serde_json::from_str::<Missed>(text).unwrap(), missed);
+        assert_eq!(serde_json::from_str::<MissedFirings>(text).unwrap(), missed);
     }
     for (overlap, text) in [(Overlap::Start, "\"start\""), (Overlap::Skip, "\"skip\"")] {
         assert_eq!(serde_json::to_string(&overlap).unwrap(), text);
         assert_eq!(serde_json::from_str::<Overlap>(text).unwrap(), overlap);
     }
-    assert_eq!((Missed::default(), Overlap::default()), (Missed::Once, Overlap::Start));
+    assert_eq!((MissedFirings::default(), Overlap::default()), (MissedFirings::Once, Overlap::Start));
 }
 
-/// Every change of every clock: a schedule of every second goes on at once where seconds are skipped, and after them
-/// where they are repeated.
+/// For every clock change of every zone: an every-second schedule continues at once after skipped seconds, and resumes
+/// after repeated ones.
 #[test]
-fn every_change_of_every_clock_since_1970() {
+fn every_clock_change_since_1970_is_handled() {
     let mut changes = 0;
     let names: Vec<String> = jiff::tz::db().available().map(|name| name.to_string()).collect();
     for name in names.iter().filter(|name| !name.starts_with("posix/") && !name.starts_with("right/")) {
@@ -505,7 +515,7 @@ fn every_change_of_every_clock_since_1970() {
             assert_eq!(next.map(at_jiff), Some(expected), "{name} at {change}");
             let second = SignedDuration::from_secs(1);
             let planned = Timestamp::from_micros((change - second * 9).as_microsecond());
-            let owed = cron.firings(planned, next.unwrap(), Missed::Once, 0, 1);
+            let owed = cron.firings(planned, next.unwrap(), MissedFirings::Once, 0, 1);
             assert_eq!(
                 owed.fire,
                 [Timestamp::from_micros((change - second).as_microsecond())],
@@ -535,7 +545,7 @@ const ZONES: &[&str] = &[
     "Asia/Kathmandu",
 ];
 
-/// A pattern as sets of numbers, so that a test can judge it without the code under test.
+/// A pattern as sets of numbers, so that a test can evaluate it without the code under test.
 #[derive(Debug, Clone)]
 struct Sets {
     minutes: Vec<i8>,
@@ -556,11 +566,11 @@ impl Sets {
             && self.weekdays.contains(&shown.weekday().to_sunday_zero_offset())
     }
 
-    /// The firings in a span of whole minutes, found by watching the clock: whenever it shows a minute later than any
-    /// it has shown, it fires if that minute fits or one that it left out.
+    /// Finds the firings in a span of whole minutes by stepping through local time. When local time reaches a minute
+    /// later than any before, it fires if that minute, or one that was skipped, matches.
     fn watched(&self, zone: &TimeZone, from: jiff::Timestamp, minutes: i64) -> Vec<jiff::Timestamp> {
         let minute = SignedDuration::from_mins(1);
-        // A day ahead, for what was shown before the span began.
+        // Starts a day earlier, to include the minutes shown before the span began.
         let mut latest = zone.to_datetime(from - SignedDuration::from_hours(25));
         let mut firings = Vec::new();
         for step in -24 * 60..minutes {
@@ -591,7 +601,7 @@ fn sets() -> impl Strategy<Value = Sets> {
     })
 }
 
-/// A whole minute up to two days ahead of a change of the clock, or of a new year if the clock is never changed.
+/// A whole minute up to two days before a clock change, or before a new year in a zone without clock changes.
 fn around_a_change(zone: &TimeZone, year: i16, ahead: i64) -> jiff::Timestamp {
     let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0).with().year(year).build().unwrap();
     let start = zone.to_timestamp(start).unwrap();
@@ -604,10 +614,10 @@ fn around_a_change(zone: &TimeZone, year: i16, ahead: i64) -> jiff::Timestamp {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Around a change of the clock, the firings are those that somebody would count who watches it; they only go up,
-    /// and each fits the pattern in local time or is the end of a gap.
+    /// Around a clock change, the firings equal those found by stepping through local time. They strictly increase, and
+    /// each matches the pattern in local time or is the end of a gap.
     #[test]
-    fn firings_are_what_a_watcher_of_the_clock_counts(
+    fn firings_match_stepping_through_local_time(
         sets in sets(),
         zone in proptest::sample::select(ZONES),
         year in 1995_i16..2036,
@@ -631,9 +641,9 @@ proptest! {
         prop_assert!(at_jiff(cron.next_after(last).unwrap()) >= over);
     }
 
-    /// However often somebody looks, and whatever the policy, no firing is dealt with twice, and `all` leaves none out.
+    /// For any sequence of checks and any policy, no firing is handled twice, and `all` omits none.
     #[test]
-    fn looking_again_and_again_adds_up(
+    fn repeated_checks_handle_each_firing_once(
         sets in sets(),
         zone in proptest::sample::select(ZONES),
         year in 1995_i16..2036,
@@ -647,7 +657,7 @@ proptest! {
         let from = around_a_change(&zone, year, ahead);
         let every = sets.watched(&zone, from, pauses.iter().sum::<i64>() + 1);
         let planned = cron.next_after(Timestamp::from_micros(from.as_microsecond() - 1)).unwrap();
-        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+        for missed in [MissedFirings::Skip, MissedFirings::Once, MissedFirings::All] {
             let (mut next, mut now, mut fired) = (planned, from, Vec::new());
             for pause in &pauses {
                 now += SignedDuration::from_mins(*pause);
@@ -658,9 +668,9 @@ proptest! {
                     let on_time = now - SignedDuration::from_mins(i64::try_from(grace_min).unwrap());
                     let late = owed.fire.iter().filter(|firing| at_jiff(**firing) < on_time).count();
                     match missed {
-                        Missed::Skip => prop_assert_eq!(late, 0),
-                        Missed::Once => prop_assert!(late <= 1),
-                        Missed::All => {}
+                        MissedFirings::Skip => prop_assert_eq!(late, 0),
+                        MissedFirings::Once => prop_assert!(late <= 1),
+                        MissedFirings::All => {}
                     }
                     fired.extend(owed.fire.into_iter().map(at_jiff));
                     prop_assert!(owed.next.unwrap() > next);
@@ -670,7 +680,7 @@ proptest! {
             prop_assert!(fired.is_sorted_by(|a, b| a < b));
             prop_assert!(fired.iter().all(|firing| every.binary_search(firing).is_ok()));
             let due = every.iter().filter(|firing| **firing <= now);
-            prop_assert!(missed != Missed::All || due.eq(&fired));
+            prop_assert!(missed != MissedFirings::All || due.eq(&fired));
         }
     }
 }

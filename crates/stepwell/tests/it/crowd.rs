@@ -1,4 +1,4 @@
-//! Many runs at once, on several engines and threads and the computer's clock: nothing is lost, nothing is done twice.
+//! Many concurrent runs on several engines, threads and the system clock: nothing is lost or repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use stepwell::store::Store;
 use stepwell::{ActionError, Cx, Engine, Run, Signal, Start};
 use stepwell_sqlite::SqliteStore;
 
-use crate::kit::{store, words};
+use crate::kit::{history_actions, store};
 use crate::world::{cell, increment};
 
 const RUNS: usize = 120;
 
-/// One branch works by itself and fails now and then, the other works when it is told to; both are joined.
+/// One branch runs by itself and fails now and then, the other runs on a signal; both are joined.
 fn definition() -> Definition {
     let retry = Retry { attempts: 5, delay_ms: 1, backoff: Backoff::Fixed, ..Retry::default() };
     Spec::new("crowd")
@@ -57,7 +57,7 @@ async fn engine(store: &Arc<dyn Store>) -> Engine {
     engine.with(|options| options.max_runs = 16).start().await.unwrap()
 }
 
-/// Starts a run through one engine and signals it, twice with the same id, through the other.
+/// Starts a run through one engine and signals it through the other, twice with the same id.
 async fn one(number: usize, here: Engine, there: Engine) -> Run {
     let start = || Start::new("crowd").key(format!("run {number}"));
     let run = here.start(start()).await.unwrap();
@@ -81,9 +81,9 @@ async fn crowd(store: Arc<dyn Store>) {
     for (number, task) in tasks.into_iter().enumerate() {
         let run = task.await.unwrap();
         assert_eq!(run.view().await.unwrap().snapshot.context(), &json!({"told": number}));
-        let mut words = words(&engines[0], run.id()).await;
-        words.sort();
-        assert_eq!(words, ["NEXT", "__auto:finish", "__auto:work", "__start"]);
+        let mut history_actions = history_actions(&engines[0], run.id()).await;
+        history_actions.sort();
+        assert_eq!(history_actions, ["NEXT", "__auto:finish", "__auto:work", "__start"]);
     }
     assert_eq!(cell(&engines[0], "work").await, Some(json!(RUNS)));
     assert_eq!(cell(&engines[0], "next").await, Some(json!(RUNS)));
@@ -93,12 +93,12 @@ async fn crowd(store: Arc<dyn Store>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn in_a_crowd_nothing_is_lost_and_nothing_is_done_twice() {
+async fn concurrent_runs_lose_and_repeat_nothing() {
     crowd(store().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn in_a_crowd_on_sqlite_nothing_is_lost_and_nothing_is_done_twice() {
+async fn concurrent_runs_on_sqlite_lose_and_repeat_nothing() {
     let folder = tempfile::tempdir().unwrap();
     crowd(Arc::new(SqliteStore::open(folder.path().join("crowd.db")).unwrap())).await;
 }

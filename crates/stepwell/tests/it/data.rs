@@ -1,12 +1,12 @@
-//! Data that outlives runs: slots, keys and links, who may touch them, and the trail of whoever did.
+//! Data that outlives runs: slots, keys and links, their permissions, and their audit trail.
 
 mod actions;
 mod audit;
-mod foreseen;
 mod kv;
 mod links;
 mod once;
 mod permissions;
+mod predicted;
 mod session;
 mod slots;
 mod staged;
@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use serde_json::Value;
-use stepwell::core::spec::{Action, Transition};
+use stepwell::core::spec::{ActionSpec, Transition};
 use stepwell::core::{Definition, Spec};
 use stepwell::store::{AuditRow, CommitId, Record, RecordQuery, Store};
 use stepwell::testing::TestEngine;
@@ -26,7 +26,7 @@ use crate::kit::{self, soon};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Lets time pass, a little at a time, until something is done that sleeps now and then.
+/// Advances the clock in small steps until a future that sleeps is done.
 async fn as_time_passes<T>(clock: &ManualClock, what: impl Future<Output = T>) -> T {
     let mut what = pin!(what);
     soon(async {
@@ -41,13 +41,13 @@ async fn as_time_passes<T>(clock: &ManualClock, what: impl Future<Output = T>) -
     .await
 }
 
-/// An action with an input whose output goes into a field of the context.
-fn call(name: &str, input: Value, field: &str) -> Action {
-    Action { name: name.into(), input, save_as: Some(field.to_owned()), version: None }
+/// An action with an input, whose output is saved in a field of the context.
+fn call(name: &str, input: Value, field: &str) -> ActionSpec {
+    ActionSpec { name: name.into(), input, save_as: Some(field.to_owned()), version: None }
 }
 
-/// A workflow that does these one after the other and then waits for `GO`.
-fn chain(name: &str, actions: Vec<Action>) -> Definition {
+/// A workflow that runs these actions in order and then waits for `GO`.
+fn chain(name: &str, actions: Vec<ActionSpec>) -> Definition {
     let last = actions.len();
     let mut spec = Spec::new(name).signal("GO").end("done");
     for at in 0..last {
@@ -61,7 +61,7 @@ fn chain(name: &str, actions: Vec<Action>) -> Definition {
     spec.auto("end", format!("p{last}"), "done").build().unwrap()
 }
 
-/// An engine that has come as far as it can with a run of a workflow that needs no actions of its own.
+/// Starts a run of a workflow that needs no registered actions, and lets it settle.
 async fn run_of(definition: Definition, input: &Value) -> (TestEngine, Run) {
     let name = definition.name().clone();
     let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
@@ -70,25 +70,25 @@ async fn run_of(definition: Definition, input: &Value) -> (TestEngine, Run) {
     (engine, run)
 }
 
-/// The audit trail in the order of time; what happens at the same instant is in no order.
+/// The audit trail in order of time. Rows of the same instant have no defined order.
 async fn trail_of_commits(engine: &Engine) -> Vec<(CommitId, AuditRow)> {
     let query = RecordQuery::Audit { limit: 1_000, cursor: None };
     let page = engine.store().records(engine.scope(), query).await.unwrap();
     let row = |record| match record {
         Record::Audit { commit, ordinal, at, row } => ((at, commit, ordinal), row),
-        other => panic!("{other:?} is no row of the audit trail"),
+        other => panic!("{other:?} is not an audit row"),
     };
     let mut rows: Vec<_> = page.items.into_iter().map(row).collect();
     rows.sort_by_key(|(place, _)| *place);
     rows.into_iter().map(|((_, commit, _), row)| (commit, row)).collect()
 }
 
-/// The same without the commits.
+/// The audit trail without the commit ids.
 async fn trail(engine: &Engine) -> Vec<AuditRow> {
     trail_of_commits(engine).await.into_iter().map(|(_, row)| row).collect()
 }
 
-/// A moment passes.
+/// Advances the clock by one millisecond.
 fn tick(engine: &TestEngine) {
     engine.clock().set(engine.now().plus_ms(1));
 }

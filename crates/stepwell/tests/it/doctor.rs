@@ -1,4 +1,4 @@
-//! The doctor: what is stuck is made for real, is named with why, and the remedy it names works.
+//! The doctor: each test creates a stuck run, expects a finding with its cause, and applies the suggested remedy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::json;
 use stepwell::core::retry::Retry;
 use stepwell::core::spec::Guard;
 use stepwell::core::{Limits, Timestamp};
-use stepwell::doctor::{Kind, Remedy, Severity};
+use stepwell::doctor::{FindingKind, Remedy, Severity};
 use stepwell::engine::Builder;
 use stepwell::host::{BoxFuture, Clock};
 use stepwell::store::Status;
@@ -17,27 +17,27 @@ use stepwell::{
     RemoteAction, Schedule, Signal, Start,
 };
 
-use crate::kit::{LEASE_MS, Watched, ground, mortal, settle, start, status, store_within};
+use crate::kit::{LEASE_MS, Watched, ground, settle, start, start_killable, status, store_within};
 use crate::world::{Gate, Script, desk, job};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// When a process that has died has been noticed for certain.
+/// The time after which a crashed process has certainly been detected.
 const NOTICED: Duration = Duration::from_millis(LEASE_MS + LEASE_MS / 3);
 
 async fn diagnosed(engine: &TestEngine) -> Diagnosis {
     engine.diagnose(&Diagnose::default()).await.unwrap()
 }
 
-/// The one finding of a kind.
+/// The only finding of a kind.
 #[track_caller]
-fn only(diagnosis: &Diagnosis, kind: Kind) -> &Finding {
+fn only(diagnosis: &Diagnosis, kind: FindingKind) -> &Finding {
     let found: Vec<_> = diagnosis.findings.iter().filter(|finding| finding.kind == kind).collect();
     assert_eq!(found.len(), 1, "{kind:?} in {:#?}", diagnosis.findings);
     found[0]
 }
 
-/// Somebody who only answers, and works on nothing.
+/// An engine that accepts calls and claims no runs.
 fn idle(engine: Builder) -> Builder {
     engine.with(|options| options.max_runs = 0)
 }
@@ -56,16 +56,16 @@ async fn a_healthy_engine_has_no_findings() {
     let diagnosis = diagnosed(&engine).await;
     assert_eq!(diagnosis.findings, [], "{diagnosis:#?}");
     assert!(diagnosis.is_healthy());
-    assert!(diagnosis.looked.iter().all(|looked| looked.is_all), "{:?}", diagnosis.looked);
-    assert_eq!(diagnosis.processes.iter().filter(|seen| seen.lives && seen.is_this).count(), 1);
+    assert!(diagnosis.scanned.iter().all(|looked| looked.is_all), "{:?}", diagnosis.scanned);
+    assert_eq!(diagnosis.processes.iter().filter(|seen| seen.alive && seen.is_this).count(), 1);
     let one = engine.diagnose_run(waits.id(), &Diagnose::default()).await.unwrap();
     assert_eq!((one.findings.len(), one.waits[0].signals[0].as_str()), (0, "GO"), "{one:#?}");
     assert_eq!(one.remedies[0], Remedy::Signal(waits.id(), "GO".into()));
-    assert!(one.next.contains("until something comes"), "{}", one.next);
+    assert!(one.next.contains("until a message arrives"), "{}", one.next);
 }
 
 #[tokio::test]
-async fn failed_runs_are_grouped_by_their_error_and_the_remedy_retries_them() {
+async fn failed_runs_are_grouped_by_error() {
     let script = Script::failing(3);
     let action = script.action();
     let engine = start(|engine| engine.workflow(job(|work| work)).action("work", action)).await.unwrap();
@@ -76,17 +76,20 @@ async fn failed_runs_are_grouped_by_their_error_and_the_remedy_retries_them() {
     }
     let diagnosis = diagnosed(&engine).await;
     assert!(!diagnosis.is_healthy());
-    let finding = only(&diagnosis, Kind::RunsFailed);
+    let finding = only(&diagnosis, FindingKind::RunsFailed);
     assert_eq!((finding.severity, finding.count, finding.since), (Severity::Error, 3, Some(BEGINS)));
     assert!(finding.what.contains("`job`") && finding.what.contains("`busy`"), "{}", finding.what);
     let limited = engine.diagnose(&Diagnose { limit: 2, examples: 1, ..Diagnose::default() }).await.unwrap();
-    let finding = only(&limited, Kind::RunsFailed);
+    let finding = only(&limited, FindingKind::RunsFailed);
     assert_eq!((finding.count, finding.examples.len()), (2, 1), "it stops at its limit");
-    assert!(limited.looked.iter().any(|looked| looked.at == "failed runs" && !looked.is_all), "and says so");
+    assert!(
+        limited.scanned.iter().any(|looked| looked.kind == "failed runs" && !looked.is_all),
+        "incomplete"
+    );
     let one = engine.diagnose_run(runs[0].id(), &Diagnose::default()).await.unwrap();
     assert_eq!((one.status, one.failures.len()), (Status::Failed, 1));
-    assert!(one.stands.contains("failure 1"), "{}", one.stands);
-    for example in &only(&diagnosis, Kind::RunsFailed).examples {
+    assert!(one.state.contains("failure 1"), "{}", one.state);
+    for example in &only(&diagnosis, FindingKind::RunsFailed).examples {
         assert!(example.remedies.contains(&Remedy::Retry(example.run.unwrap())), "{example:?}");
         engine.operate(example.run.unwrap(), Command::Retry, &Operator::default()).await.unwrap();
     }
@@ -95,7 +98,7 @@ async fn failed_runs_are_grouped_by_their_error_and_the_remedy_retries_them() {
 }
 
 #[tokio::test]
-async fn a_run_that_nobody_can_serve_is_named_with_what_is_missing() {
+async fn unserved_run_is_reported_with_missing_actions() {
     let (store, clock) = ground().await;
     let asks = TestEngine::start_on(store.clone(), clock.clone(), |engine| {
         idle(engine.workflow(job(|work| work.guard(Guard::Named("weekday".into())))))
@@ -106,7 +109,7 @@ async fn a_run_that_nobody_can_serve_is_named_with_what_is_missing() {
     assert_eq!(diagnosed(&serves).await.findings, [], "it is not late yet");
     serves.advance(2 * MINUTE).await;
     let diagnosis = diagnosed(&serves).await;
-    let finding = only(&diagnosis, Kind::RunsUnserved);
+    let finding = only(&diagnosis, FindingKind::RunsUnserved);
     let missing = vec!["action `work`".to_owned(), "guard `weekday`".to_owned()];
     assert_eq!(finding.examples[0].remedies[0], Remedy::Register(missing.clone()), "{finding:#?}");
     assert!(finding.what.contains("action `work`"), "{}", finding.what);
@@ -117,7 +120,7 @@ async fn a_run_that_nobody_can_serve_is_named_with_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_run_that_nobody_takes_is_late_and_a_process_that_works_takes_it() {
+async fn unclaimed_run_is_reported_as_late() {
     let (store, clock) = ground().await;
     let script = Script::good();
     let action = script.action();
@@ -128,12 +131,12 @@ async fn a_run_that_nobody_takes_is_late_and_a_process_that_works_takes_it() {
     let run = asks.start(Start::new("job")).await.unwrap();
     asks.advance(5 * MINUTE).await;
     let diagnosis = diagnosed(&asks).await;
-    let finding = only(&diagnosis, Kind::RunsLate);
-    assert!(finding.why.contains("no process that works on runs lives"), "{}", finding.why);
+    let finding = only(&diagnosis, FindingKind::RunsLate);
+    assert!(finding.why.contains("no process that executes runs is alive"), "{}", finding.why);
     assert_eq!(finding.examples[0].remedies[0], Remedy::Serve);
     assert!(finding.examples[0].why.contains("5 min"), "{}", finding.examples[0].why);
     let one = asks.diagnose_run(run.id(), &Diagnose::default()).await.unwrap();
-    assert!(one.next.contains("`work`") && one.stands.contains("nobody has taken it"), "{one:#?}");
+    assert!(one.next.contains("`work`") && one.state.contains("no process has claimed it"), "{one:#?}");
     let action = script.action();
     let serves =
         TestEngine::start_on(store, clock, |engine| engine.workflow(job(|work| work)).action("work", action));
@@ -142,35 +145,35 @@ async fn a_run_that_nobody_takes_is_late_and_a_process_that_works_takes_it() {
 }
 
 #[tokio::test]
-async fn what_a_dead_process_owned_is_named_and_so_are_steps_under_which_processes_die() {
+async fn orphaned_runs_and_crashing_steps_are_reported() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
     let action = gate.action();
-    let (asks, _asks) = mortal(store.clone(), &clock, |engine| {
+    let (asks, _asks) = start_killable(store.clone(), &clock, |engine| {
         idle(engine.workflow(job(|work| work)).action("work", action))
     })
     .await;
     let action = gate.action();
     let works = |engine: Builder| engine.workflow(job(|work| work)).action("work", action);
-    let (first, tasks) = mortal(store.clone(), &clock, works).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, works).await;
     let run = first.start(Start::new("job")).await.unwrap().id();
     settle(&[&first, &asks]).await;
     assert_eq!(gate.inside(), 1);
     asks.advance(2 * MINUTE).await;
     let one = asks.diagnose_run(run, &Diagnose::default()).await.unwrap();
-    assert!(one.owner.as_ref().is_some_and(|owner| owner.lives && !owner.is_this), "{one:#?}");
+    assert!(one.owner.as_ref().is_some_and(|owner| owner.alive && !owner.is_this), "{one:#?}");
     let long = Diagnose { long_ms: 30_000, ..Diagnose::default() };
     let diagnosis = asks.diagnose(&long).await.unwrap();
-    assert!(only(&diagnosis, Kind::RunsLong).examples[0].remedies.contains(&Remedy::Cancel(run)));
+    assert!(only(&diagnosis, FindingKind::RunsLong).examples[0].remedies.contains(&Remedy::Cancel(run)));
     tasks.kill().await;
     asks.advance(NOTICED + 2 * MINUTE).await;
     let diagnosis = diagnosed(&asks).await;
-    let finding = only(&diagnosis, Kind::RunsOrphaned);
+    let finding = only(&diagnosis, FindingKind::RunsOrphaned);
     assert_eq!((finding.severity, &finding.examples[0].remedies[0]), (Severity::Error, &Remedy::Serve));
-    assert!(diagnosis.processes.iter().any(|seen| !seen.lives), "{:?}", diagnosis.processes);
+    assert!(diagnosis.processes.iter().any(|seen| !seen.alive), "{:?}", diagnosis.processes);
 
     let action = gate.action();
-    let (second, tasks) = mortal(store.clone(), &clock, |engine: Builder| {
+    let (second, tasks) = start_killable(store.clone(), &clock, |engine: Builder| {
         engine.workflow(job(|work| work)).action("work", action)
     })
     .await;
@@ -179,21 +182,22 @@ async fn what_a_dead_process_owned_is_named_and_so_are_steps_under_which_process
     tasks.kill().await;
     asks.advance(NOTICED).await;
     let action = gate.action();
-    let (third, _tasks) =
-        mortal(store, &clock, |engine: Builder| engine.workflow(job(|work| work)).action("work", action))
-            .await;
+    let (third, _tasks) = start_killable(store, &clock, |engine: Builder| {
+        engine.workflow(job(|work| work)).action("work", action)
+    })
+    .await;
     settle(&[&third, &asks]).await;
     assert_eq!(gate.inside(), 1);
     let diagnosis = diagnosed(&asks).await;
-    let finding = only(&diagnosis, Kind::TriesDying);
-    assert!(finding.examples[0].why.starts_with("2 processes died"), "{finding:?}");
+    let finding = only(&diagnosis, FindingKind::AttemptsCrashing);
+    assert!(finding.examples[0].why.starts_with("2 processes crashed"), "{finding:?}");
     gate.open(1);
     settle(&[&third, &asks]).await;
     assert_eq!(diagnosed(&asks).await.findings, []);
 }
 
 #[tokio::test]
-async fn a_step_that_fails_again_and_again_is_named_with_its_error_and_its_next_try() {
+async fn failing_step_is_reported_with_error_and_next_attempt() {
     let script = Script::bad();
     let action = script.action();
     let retry = Retry { attempts: 100, ..Retry::default() };
@@ -202,16 +206,16 @@ async fn a_step_that_fails_again_and_again_is_named_with_its_error_and_its_next_
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(10 * MINUTE).await;
     let diagnosis = diagnosed(&engine).await;
-    let finding = only(&diagnosis, Kind::TriesFailing);
+    let finding = only(&diagnosis, FindingKind::AttemptsFailing);
     let why = &finding.examples[0].why;
-    assert!(why.contains("the line is engaged") && why.contains("tried again at"), "{why}");
-    assert!(diagnosis.is_healthy(), "it goes on by itself");
+    assert!(why.contains("the line is engaged") && why.contains("next attempt at"), "{why}");
+    assert!(diagnosis.is_healthy(), "the run retries by itself");
     let one = engine.diagnose_run(run.id(), &Diagnose::default()).await.unwrap();
-    assert!(one.tries[0].failed >= 5 && one.next_at == one.tries[0].next, "{one:#?}");
+    assert!(one.attempts[0].failed >= 5 && one.next_at == one.attempts[0].next, "{one:#?}");
 }
 
 #[tokio::test]
-async fn suspended_runs_old_waits_and_full_inboxes_are_named() {
+async fn suspended_runs_old_waits_and_full_inboxes_are_reported() {
     let limits = Limits { inbox: 5, ..Limits::default() };
     let store = store_within(limits.clone()).await;
     let clock = ManualClock::new(BEGINS);
@@ -228,22 +232,22 @@ async fn suspended_runs_old_waits_and_full_inboxes_are_named() {
     }
     let waits = engine.start(Start::new("desk")).await.unwrap();
     let diagnosis = diagnosed(&engine).await;
-    let finding = only(&diagnosis, Kind::RunsSuspended);
+    let finding = only(&diagnosis, FindingKind::RunsSuspended);
     assert_eq!((finding.severity, finding.count), (Severity::Info, 1));
-    let full = only(&diagnosis, Kind::InboxesFull);
+    let full = only(&diagnosis, FindingKind::InboxesFull);
     assert!(
         full.examples[0].why.contains("4 of 5") && full.examples[0].why.contains("signal:GO"),
         "{full:?}"
     );
     let one = engine.diagnose_run(aside.id(), &Diagnose::default()).await.unwrap();
-    assert_eq!((one.kept.len(), &one.remedies[0]), (4, &Remedy::Resume(aside.id())));
+    assert_eq!((one.inbox.len(), &one.remedies[0]), (4, &Remedy::Resume(aside.id())));
     engine.advance(31 * DAY).await;
     let diagnosis = diagnosed(&engine).await;
-    let old = only(&diagnosis, Kind::WaitsOld);
+    let old = only(&diagnosis, FindingKind::WaitsOld);
     assert_eq!(old.examples[0].run, Some(waits.id()));
     assert!(old.examples[0].remedies.contains(&Remedy::Signal(waits.id(), "GO".into())), "{old:?}");
     engine.operate(aside.id(), Command::Resume, &Operator::default()).await.unwrap();
-    // What it kept has expired meanwhile.
+    // Its buffered signals have expired meanwhile.
     for run in [&aside, &waits] {
         run.signal(Signal::new("GO")).await.unwrap();
     }
@@ -252,7 +256,7 @@ async fn suspended_runs_old_waits_and_full_inboxes_are_named() {
 }
 
 #[tokio::test]
-async fn tasks_that_no_worker_takes_are_named_until_one_does() {
+async fn unleased_tasks_are_reported_until_a_worker_polls() {
     let engine = start(|engine| engine).await.unwrap();
     engine.catalogue().put_action(RemoteAction::new("work")).await.unwrap();
     engine.register(job(|work| work)).unwrap();
@@ -261,7 +265,7 @@ async fn tasks_that_no_worker_takes_are_named_until_one_does() {
     assert_eq!(diagnosed(&engine).await.findings, []);
     engine.advance(2 * MINUTE).await;
     let diagnosis = diagnosed(&engine).await;
-    let finding = only(&diagnosis, Kind::TasksWaiting);
+    let finding = only(&diagnosis, FindingKind::TasksWaiting);
     assert!(finding.what.contains("`work`") && diagnosis.is_healthy(), "{finding:?}");
     assert_eq!((finding.count, finding.examples[0].run), (1, Some(run.id())));
     let taken = engine.tasks().poll(Poll::new("ann", ["work"])).await.unwrap();
@@ -272,7 +276,7 @@ async fn tasks_that_no_worker_takes_are_named_until_one_does() {
 }
 
 #[tokio::test]
-async fn schedules_that_are_late_or_whose_runs_fail_are_named() {
+async fn late_and_failing_schedules_are_reported() {
     let (store, clock) = ground().await;
     let script = Script::bad();
     let action = script.action();
@@ -283,7 +287,7 @@ async fn schedules_that_are_late_or_whose_runs_fail_are_named() {
     works.put_schedule(Schedule::new("hourly", "0 * * * *", "job")).await.unwrap();
     works.advance(61 * MINUTE).await;
     let diagnosis = diagnosed(&works).await;
-    let failing = only(&diagnosis, Kind::SchedulesFailing);
+    let failing = only(&diagnosis, FindingKind::SchedulesFailing);
     let failed = works.schedule("hourly").await.unwrap().unwrap().last_run.unwrap();
     assert!(failing.examples[0].remedies.contains(&Remedy::Retry(failed)), "{failing:?}");
     works.stop(Duration::ZERO).await;
@@ -294,12 +298,12 @@ async fn schedules_that_are_late_or_whose_runs_fail_are_named() {
     let asks = asks.await.unwrap();
     asks.advance(3 * 60 * MINUTE).await;
     let diagnosis = diagnosed(&asks).await;
-    let late = only(&diagnosis, Kind::SchedulesLate);
+    let late = only(&diagnosis, FindingKind::SchedulesLate);
     assert_eq!(late.examples[0].name.as_deref(), Some("hourly"));
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_delivered_is_named_until_it_is() {
+async fn undeliverable_event_is_reported_until_delivered() {
     let (store, clock) = ground().await;
     let asks = TestEngine::start_on(store.clone(), clock.clone(), idle).await.unwrap();
     let event = asks.emit(Event::new("PAID").id("1")).await.unwrap().event;
@@ -308,28 +312,28 @@ async fn an_event_that_cannot_be_delivered_is_named_until_it_is() {
     let works = TestEngine::start_on(watched.clone(), clock, |engine| engine).await.unwrap();
     works.advance(30 * MINUTE).await;
     let diagnosis = diagnosed(&works).await;
-    let failed = only(&diagnosis, Kind::EventsFailed);
+    let failed = only(&diagnosis, FindingKind::EventsFailed);
     assert_eq!(failed.examples[0].run, Some(event));
-    assert!(failed.examples[0].why.contains("tried again at"), "{failed:?}");
+    assert!(failed.examples[0].why.contains("next attempt at"), "{failed:?}");
     watched.fail_reads(0);
     works.advance(DAY).await;
     assert_eq!(diagnosed(&works).await.findings, []);
 }
 
 #[tokio::test]
-async fn an_audit_trail_that_nobody_seals_is_named_and_tidying_up_seals_it() {
+async fn unsealed_audit_trail_is_reported_until_maintenance() {
     let engine = start(|engine| engine).await.unwrap();
     let kv = engine.kv("notes");
     for number in 0..1_001 {
         kv.set(&format!("k{number}"), json!(number)).await.unwrap();
     }
     let diagnosis = diagnosed(&engine).await;
-    assert_eq!(only(&diagnosis, Kind::AuditUnsealed).examples[0].remedies, [Remedy::TidyUp]);
-    while engine.tidy().await.unwrap().has_more {}
+    assert_eq!(only(&diagnosis, FindingKind::AuditUnsealed).examples[0].remedies, [Remedy::RunMaintenance]);
+    while engine.maintain().await.unwrap().has_more {}
     assert_eq!(diagnosed(&engine).await.findings, []);
 }
 
-/// A clock that follows another, which is five seconds ahead.
+/// A clock that reports to be five seconds ahead of the computer's own clock.
 struct Ahead(ManualClock);
 
 impl Clock for Ahead {
@@ -347,17 +351,17 @@ impl Clock for Ahead {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_not_the_databases_is_named() {
+async fn clock_skew_is_reported() {
     let (store, clock) = ground().await;
     let host = Host::system().with_clock(Arc::new(Ahead(clock.clone())));
     let engine = TestEngine::start_on(store, clock, |engine| engine.host(host)).await.unwrap();
     let diagnosis = diagnosed(&engine).await;
-    let away = only(&diagnosis, Kind::ClockAway);
+    let away = only(&diagnosis, FindingKind::ClockSkew);
     assert!(away.examples[0].why.contains("5 s behind"), "{away:?}");
 }
 
 #[tokio::test]
-async fn a_doctor_is_asked_by_those_who_may_see_runs_and_for_their_own_tenant() {
+async fn diagnosis_needs_permission_and_covers_one_tenant() {
     let action = Script::bad().action();
     let engine = start(|engine| engine.workflow(job(|work| work)).action("work", action)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();

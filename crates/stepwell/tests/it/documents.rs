@@ -1,4 +1,4 @@
-//! What an action stages besides the state: documents, visible from version to version, and operations on cells.
+//! Documents, each visible in a range of versions, and cell operations that an action stages with the state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, RunId, Spec};
 use stepwell::engine::Builder;
 use stepwell::store::{
-    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Document, DocumentQuery, Expect, Initial, Space,
+    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Document, DocumentQuery, Initial, Precondition, Space,
     Status, Store, Ttl, ValueType,
 };
 use stepwell::testing::TestEngine;
@@ -20,10 +20,11 @@ use stepwell::{
 };
 
 use crate::kit::{
-    self, Fate, LEASE_MS, Watched, audit, error_code, ground, mortal, other_tenant, settle, status, version,
+    self, Fate, LEASE_MS, Watched, audit, error_code, ground, other_tenant, settle, start_killable, status,
+    version,
 };
 
-/// A case file: every `EDIT` is one version, and does to the documents what it says.
+/// A case file: every `EDIT` creates one version and edits the documents as its payload says.
 fn case() -> Definition {
     Spec::new("case")
         .step("open")
@@ -79,7 +80,7 @@ async fn listed(engine: &Engine, query: DocumentQuery) -> Vec<Document> {
     engine.store().documents(engine.scope(), query).await.unwrap().items
 }
 
-/// Key and body of the documents that were visible at a version.
+/// Key and body of the documents visible at a version.
 async fn at(engine: &Engine, run: RunId, version: u64) -> Vec<(String, Value)> {
     let found = listed(engine, DocumentQuery { at: Some(version), ..all(run) }).await;
     let mut found: Vec<_> =
@@ -97,7 +98,7 @@ fn shown(documents: &[(&str, i64)]) -> Vec<(String, Value)> {
 }
 
 #[tokio::test]
-async fn a_document_is_visible_from_the_version_that_wrote_it_on() {
+async fn document_is_visible_from_the_version_that_wrote_it() {
     let (engine, run) = opened().await;
     edited(
         &engine,
@@ -114,7 +115,7 @@ async fn a_document_is_visible_from_the_version_that_wrote_it_on() {
 }
 
 #[tokio::test]
-async fn a_document_of_the_same_key_is_replaced_and_every_version_shows_its_own() {
+async fn every_version_shows_its_own_documents() {
     let (engine, run) = opened().await;
     edited(&engine, &run, json!([{"put": "a", "body": 1}, {"put": "b", "body": 1}])).await;
     edited(&engine, &run, json!([{"put": "a", "body": 2}])).await;
@@ -144,7 +145,7 @@ async fn documents_are_found_by_key_kind_and_tag() {
         {"put": "c", "kind": "letter", "body": 3},
     ]);
     edited(&engine, &run, steps).await;
-    // What it is now counts: the replaced one is no longer found by what it was.
+    // Queries match the current document: a replaced one is no longer found by its old tags.
     edited(&engine, &run, json!([{"put": "c", "kind": "invoice", "body": 4, "tags": ["in"]}])).await;
     let keys = |query: DocumentQuery| {
         let engine = &engine;
@@ -161,7 +162,7 @@ async fn documents_are_found_by_key_kind_and_tag() {
 }
 
 #[tokio::test]
-async fn of_several_writes_under_one_key_in_one_action_the_last_counts() {
+async fn last_write_of_a_key_in_one_action_wins() {
     let (engine, run) = opened().await;
     edited(&engine, &run, json!([{"put": "a", "body": 1}, {"put": "a", "body": 2}, {"put": "b", "body": 1}]))
         .await;
@@ -189,26 +190,26 @@ async fn documents_are_rolled_back_with_a_failed_transition() {
     let documents = listed(&engine, all(run.id())).await;
     assert!(documents.iter().all(|document| document.visible_to.is_none()));
     assert_eq!(at(&engine, run.id(), 1).await, shown(&[("a", 1), ("b", 1)]));
-    // What was given up leaves nothing either.
+    // A dismissed action leaves nothing behind either.
     engine.operate(run.id(), Command::Dismiss, &Operator::default()).await.unwrap();
     edited(&engine, &run, json!([{"put": "d", "body": 2}])).await;
     assert_eq!(at(&engine, run.id(), 2).await, shown(&[("a", 1), ("b", 1), ("d", 2)]));
 }
 
 #[tokio::test]
-async fn documents_are_rolled_back_with_a_commit_that_is_refused() {
+async fn documents_are_rolled_back_with_a_refused_commit() {
     let (engine, run) = opened().await;
     edited(&engine, &run, json!([{"put": "a", "body": 1}])).await;
-    // An empty key is none.
+    // The store refuses a document with an empty key.
     edited(&engine, &run, json!([{"put": "a", "body": 2}, {"put": "", "body": 2}])).await;
     assert_eq!((status(&run).await, version(&run).await), (Status::Failed, 1));
     let error = run.view().await.unwrap().ledger.stopped.unwrap().error;
     assert!(error.message.contains("the key is empty"), "{error}");
-    assert!(error.is_final, "trying again is of no use: {error:?}");
+    assert!(error.is_final, "a retry cannot succeed: {error:?}");
     assert_eq!(at(&engine, run.id(), 1).await, shown(&[("a", 1)]));
 }
 
-/// The case with kinds that are declared.
+/// The case file with declared document kinds.
 fn typed(version: u32) -> Spec {
     let letter = json!({
         "type": "object",
@@ -222,7 +223,7 @@ fn typed(version: u32) -> Spec {
 }
 
 #[tokio::test]
-async fn a_document_that_does_not_fit_its_kind_is_refused_and_nothing_of_the_action_stays() {
+async fn document_that_violates_its_schema_is_refused() {
     let build = |builder: Builder| builder.workflow(typed(1).build().unwrap()).action("edit", edit);
     let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("case")).await.unwrap();
@@ -249,7 +250,7 @@ async fn a_document_that_does_not_fit_its_kind_is_refused_and_nothing_of_the_act
 }
 
 #[tokio::test]
-async fn what_kinds_there_are_is_part_of_the_definition_and_checked_when_it_is_built() {
+async fn document_kinds_are_part_of_the_definition() {
     let mut other = typed(1);
     other = other.document("note", json!({"type": "string"}));
     assert_ne!(typed(1).build().unwrap().hash(), other.build().unwrap().hash());
@@ -259,7 +260,7 @@ async fn what_kinds_there_are_is_part_of_the_definition_and_checked_when_it_is_b
 }
 
 #[tokio::test]
-async fn an_action_reads_documents_as_they_are_committed() {
+async fn action_reads_committed_documents_only() {
     let definition = Spec::new("case")
         .step("a")
         .step("b")
@@ -270,7 +271,7 @@ async fn an_action_reads_documents_as_they_are_committed() {
         .unwrap();
     let action = |cx: Cx| async move {
         cx.put_document("a", "note", &1, &[])?;
-        // Whatever run the query names, an action sees its own run's.
+        // An action sees the documents of its own run, whatever run the query names.
         let seen = cx.documents(all(RunId::nil())).await?.items;
         Ok::<_, ActionError>(seen.into_iter().map(|document| document.key).collect::<Vec<_>>())
     };
@@ -282,8 +283,8 @@ async fn an_action_reads_documents_as_they_are_committed() {
     assert_eq!(run.result().await.unwrap(), json!({"first": [], "second": ["a"]}));
 }
 
-fn saved(name: &str) -> stepwell::core::spec::Action {
-    stepwell::core::spec::Action {
+fn saved(name: &str) -> stepwell::core::spec::ActionSpec {
+    stepwell::core::spec::ActionSpec {
         name: name.into(),
         input: Value::Null,
         save_as: Some(name.to_owned()),
@@ -292,7 +293,7 @@ fn saved(name: &str) -> stepwell::core::spec::Action {
 }
 
 #[tokio::test]
-async fn documents_of_an_ended_run_stay_and_those_of_a_cancelled_action_never_come() {
+async fn cancelled_action_writes_no_documents() {
     let (engine, run) = opened().await;
     run.signal(Signal::new("CLOSE").with(&json!([{"put": "a", "body": 1}]))).await.unwrap();
     engine.settle().await;
@@ -327,13 +328,13 @@ async fn documents_belong_to_their_runs_tenant() {
 }
 
 #[tokio::test]
-async fn whoever_may_read_is_shown_the_documents_of_a_run() {
+async fn documents_need_read_permission() {
     let (engine, run) = opened().await;
     assert_eq!(run.documents(all(run.id())).await.unwrap().items, []);
     edited(&engine, &run, json!([{"put": "a", "body": 1}])).await;
     let reader = engine.acting(Actor::new("ann", [Permission::Read]));
     let shown = reader.run(run.id()).documents(all(RunId::nil())).await.unwrap();
-    assert_eq!(shown.items.iter().map(body).collect::<Vec<_>>(), [json!(1)], "the run is its own");
+    assert_eq!(shown.items.iter().map(body).collect::<Vec<_>>(), [json!(1)], "its own documents");
     let viewer = engine.acting(Actor::new("bob", [Permission::View]));
     let denied = viewer.run(run.id()).documents(all(run.id())).await;
     assert!(matches!(denied, Err(EngineError::Denied { .. })), "{denied:?}");
@@ -367,7 +368,7 @@ fn count(by: i64) -> CellWrite {
     CellWrite {
         key: CellKey { space: Space::Kv, owner: "stock".to_owned(), key: "boxes".to_owned() },
         op: CellOp::Increment { by: by.into() },
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         initial: Some(Initial { value: json!(0), only_before_first_write: false }),
         by: None,
     }
@@ -379,7 +380,7 @@ async fn counted(engine: &Engine) -> Value {
         owner: "stock".to_owned(),
         filter: CellFilter::Prefix(String::new()),
         now: engine.now(),
-        with_dead: false,
+        include_deleted: false,
         limit: 10,
         cursor: None,
     };
@@ -387,7 +388,7 @@ async fn counted(engine: &Engine) -> Value {
     cells.into_iter().next().and_then(|cell| cell.value).unwrap_or_default()
 }
 
-/// One box is taken, with retries.
+/// A workflow that takes one box, with retries.
 fn taking() -> Definition {
     let retry = Retry { attempts: 5, ..Retry::default() };
     Spec::new("taking")
@@ -399,10 +400,10 @@ fn taking() -> Definition {
 }
 
 #[tokio::test]
-async fn an_increment_is_applied_once_however_often_the_action_is_tried() {
+async fn increment_applies_once_despite_retries() {
     let take = |cx: Cx| async move {
         cx.write(count(1))?;
-        if cx.attempt() < 4 { Err(ActionError::new("busy", "somebody stands there")) } else { Ok(()) }
+        if cx.attempt() < 4 { Err(ActionError::new("busy", "the shelf is blocked")) } else { Ok(()) }
     };
     let build = |builder: Builder| builder.workflow(taking()).action("take", take);
     let engine = kit::start(build).await.unwrap();
@@ -414,7 +415,7 @@ async fn an_increment_is_applied_once_however_often_the_action_is_tried() {
 }
 
 #[tokio::test]
-async fn an_increment_is_applied_once_when_the_process_dies_under_the_action() {
+async fn increment_applies_once_despite_crashes() {
     let (store, clock) = ground().await;
     let tried = Arc::new(AtomicUsize::new(0));
     let taking_until = |last: usize| {
@@ -430,7 +431,7 @@ async fn an_increment_is_applied_once_when_the_process_dies_under_the_action() {
     };
     let mut run = None;
     for life in 1..=3 {
-        let (engine, tasks) = mortal(store.clone(), &clock, taking_until(3)).await;
+        let (engine, tasks) = start_killable(store.clone(), &clock, taking_until(3)).await;
         if run.is_none() {
             run = Some(engine.start(Start::new("taking")).await.unwrap().id());
         }
@@ -438,14 +439,14 @@ async fn an_increment_is_applied_once_when_the_process_dies_under_the_action() {
         assert_eq!((tried.load(Ordering::SeqCst), counted(&engine).await), (life, Value::Null));
         tasks.kill().await;
     }
-    let (engine, _tasks) = mortal(store, &clock, taking_until(3)).await;
+    let (engine, _tasks) = start_killable(store, &clock, taking_until(3)).await;
     engine.advance(Duration::from_millis(2 * LEASE_MS)).await;
     assert_eq!(status(&engine.run(run.unwrap())).await, Status::Completed);
     assert_eq!((tried.load(Ordering::SeqCst), counted(&engine).await), (4, json!(1)));
 }
 
 #[tokio::test]
-async fn an_increment_is_applied_once_when_the_answer_to_its_commit_is_lost() {
+async fn increment_applies_once_if_the_commit_answer_is_lost() {
     for fate in [Fate::AnswerLost, Fate::Hangs] {
         let (store, clock) = ground().await;
         let watched = Watched::new(store.clone() as Arc<dyn Store>);
@@ -456,18 +457,18 @@ async fn an_increment_is_applied_once_when_the_answer_to_its_commit_is_lost() {
         });
         let take = |cx: Cx| async move { cx.write(count(1)) };
         let build = |builder: Builder| builder.workflow(taking()).action("take", take);
-        let (a, tasks) = mortal(watched, &clock, build).await;
+        let (a, tasks) = start_killable(watched, &clock, build).await;
         let run = a.start(Start::new("taking")).await.unwrap().id();
         a.settle().await;
         tasks.kill().await;
-        let (b, _tasks) = mortal(store, &clock, build).await;
+        let (b, _tasks) = start_killable(store, &clock, build).await;
         b.advance(Duration::from_millis(2 * LEASE_MS)).await;
         assert_eq!((status(&b.run(run)).await, counted(&b).await), (Status::Completed, json!(1)), "{fate:?}");
     }
 }
 
 #[tokio::test]
-async fn a_loop_that_increments_five_times_adds_five() {
+async fn loop_increments_once_per_iteration() {
     let again = Transition::new("again", "todo", "todo").when("context.left > 0").action("take").priority(1);
     let definition = Spec::new("taking")
         .step("todo")
@@ -490,7 +491,7 @@ async fn a_loop_that_increments_five_times_adds_five() {
 }
 
 #[tokio::test]
-async fn increments_of_many_runs_on_two_engines_all_count() {
+async fn concurrent_increments_on_two_engines_all_count() {
     let (store, clock) = ground().await;
     let take = |cx: Cx| async move {
         tokio::task::yield_now().await;
@@ -506,13 +507,13 @@ async fn increments_of_many_runs_on_two_engines_all_count() {
 }
 
 #[tokio::test]
-async fn a_conflict_on_a_named_revision_is_final_and_nothing_of_the_commit_is_written() {
+async fn conflict_on_an_expected_revision_writes_nothing() {
     let take = |cx: Cx| async move {
         cx.write(count(1))?;
         cx.put_document("a", "note", &1, &[])?;
         let op = CellOp::Set { value: json!(9), value_type: ValueType::Json, ttl: Ttl::Forever };
         let key = CellKey { space: Space::Kv, owner: "other".to_owned(), key: "x".to_owned() };
-        cx.write(CellWrite { key, op, expect: Expect::Live(4), initial: None, by: None })
+        cx.write(CellWrite { key, op, expect: Precondition::Live(4), initial: None, by: None })
     };
     let build = |builder: Builder| builder.workflow(taking()).action("take", take);
     let engine = kit::start(build).await.unwrap();
@@ -520,13 +521,13 @@ async fn a_conflict_on_a_named_revision_is_final_and_nothing_of_the_commit_is_wr
     engine.advance(Duration::from_secs(300)).await;
     assert_eq!(error_code(&run).await.as_deref(), Some("conflict"));
     let failures = run.view().await.unwrap().ledger.failures;
-    assert_eq!((failures.len(), version(&run).await), (1, 0), "it is not tried again by itself");
+    assert_eq!((failures.len(), version(&run).await), (1, 0), "it is not retried automatically");
     assert_eq!((counted(&engine).await, listed(&engine, all(run.id())).await), (Value::Null, vec![]));
     assert_eq!(audit(&engine).await, []);
 }
 
 #[tokio::test]
-async fn a_cell_says_which_run_wrote_it_first_and_outlives_it() {
+async fn cell_records_its_first_writer_and_outlives_the_run() {
     let take = |cx: Cx| async move {
         assert_eq!(cx.read(&count(1).key).await?, None);
         cx.write(count(3))
@@ -540,7 +541,7 @@ async fn a_cell_says_which_run_wrote_it_first_and_outlives_it() {
         owner: "stock".to_owned(),
         filter: CellFilter::Key("boxes".to_owned()),
         now: engine.now(),
-        with_dead: false,
+        include_deleted: false,
         limit: 1,
         cursor: None,
     };

@@ -1,24 +1,24 @@
-//! Events: accepted once, delivered once to everybody they concern, kept for who comes later.
+//! Events: accepted once, delivered once to every matching run, and kept for later waits until they expire.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepwell::core::{Definition, Document, RunId};
+use stepwell::core::{Definition, RunId, WorkflowSource};
 use stepwell::events::{Fired, TriggerLog};
 use stepwell::store::{Status, TenantId, TenantScope};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{EngineError, Event, EventType, Run, Signal, Start};
 
-use crate::kit::{self, LEASE_MS, ground, mortal, places, status};
+use crate::kit::{self, LEASE_MS, ground, places, start_killable, status};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn document(name: &str, text: &str) -> Definition {
-    let read = Document::read(text, Some(name)).unwrap_or_else(|problems| panic!("{problems}"));
+    let read = WorkflowSource::read(text, Some(name)).unwrap_or_else(|problems| panic!("{problems}"));
     read.definition().clone()
 }
 
-/// Waits until an order is paid, for an hour.
+/// A workflow that waits up to an hour until an order is paid.
 fn order() -> Definition {
     document(
         "order",
@@ -35,7 +35,7 @@ steps:
     )
 }
 
-/// Counts what is paid for an order, one after the other.
+/// A workflow that counts the payments for an order, one after the other.
 fn counter() -> Definition {
     document(
         "counter",
@@ -52,7 +52,7 @@ steps:
     )
 }
 
-/// Is started by what is paid, if it is enough.
+/// A workflow that a payment starts if the filter accepts it.
 fn receipt(name: &str, filter: &str) -> Definition {
     let text = format!(
         "
@@ -87,11 +87,11 @@ async fn runs_of(engine: &TestEngine, workflow: &str) -> usize {
 async fn log(engine: &TestEngine, workflow: &str) -> Vec<(String, Fired)> {
     let query = TriggerLog { limit: 100, ..TriggerLog::default() };
     let page = engine.trigger_log(workflow, "paid", query).await.unwrap();
-    page.items.into_iter().map(|entry| (entry.id, entry.came_to)).collect()
+    page.items.into_iter().map(|entry| (entry.id, entry.result)).collect()
 }
 
 #[tokio::test]
-async fn an_event_wakes_the_runs_it_concerns_and_no_others() {
+async fn event_wakes_only_correlated_runs() {
     let engine = kit::start(|engine| engine.workflow(order())).await.unwrap();
     let (one, other) = (start(&engine, "order", "o-1").await, start(&engine, "order", "o-2").await);
     let again = start(&engine, "order", "o-1").await;
@@ -100,13 +100,13 @@ async fn an_event_wakes_the_runs_it_concerns_and_no_others() {
     assert_eq!(again.result().await.unwrap(), json!(500));
     assert_eq!(status(&other).await, Status::Waiting);
     let view = engine.event(event).await.unwrap().unwrap();
-    assert_eq!((view.is_delivered, view.sent, view.passed_over), (true, 2, 0));
+    assert_eq!((view.is_delivered, view.sent, view.filtered_out), (true, 2, 0));
     engine.advance(HOUR).await;
     assert_eq!(other.result().await.unwrap(), json!("late"));
 }
 
 #[tokio::test]
-async fn the_same_source_and_id_are_accepted_once() {
+async fn same_source_and_id_are_accepted_once() {
     let engine = kit::start(|engine| engine.workflow(receipt("receipt", "true"))).await.unwrap();
     let event = || paid("o-1", 500).source("shop").id("e-1");
     let first = engine.emit(event()).await.unwrap();
@@ -123,7 +123,7 @@ async fn the_same_source_and_id_are_accepted_once() {
 }
 
 #[tokio::test]
-async fn an_event_starts_every_workflow_that_it_is_a_trigger_of_and_each_says_why_not() {
+async fn event_starts_matching_workflows_and_logs_refusals() {
     let build = |engine: stepwell::Builder| {
         let engine = engine.workflow(receipt("all", "true")).workflow(receipt("large", "event.cents > 100"));
         engine.workflow(receipt("odd", "event.nothing.there > 1"))
@@ -152,7 +152,7 @@ async fn an_event_starts_every_workflow_that_it_is_a_trigger_of_and_each_says_wh
 }
 
 #[tokio::test]
-async fn the_log_of_a_trigger_comes_in_pages_and_by_outcome() {
+async fn trigger_log_is_paged_and_filtered_by_outcome() {
     let engine = kit::start(|engine| engine.workflow(receipt("large", "event.cents > 100"))).await.unwrap();
     for number in 0..7_u32 {
         emit(&engine, paid("o", number * 50).source("shop").id(format!("e-{number}"))).await;
@@ -178,9 +178,9 @@ async fn the_log_of_a_trigger_comes_in_pages_and_by_outcome() {
 }
 
 #[tokio::test]
-async fn an_event_that_came_before_the_wait_is_taken_as_long_as_it_lives() {
+async fn earlier_event_resolves_a_wait_until_it_expires() {
     let engine = kit::start(|engine| engine.workflow(order())).await.unwrap();
-    emit(&engine, paid("o-1", 500).kept_for(HOUR / 2)).await;
+    emit(&engine, paid("o-1", 500).ttl(HOUR / 2)).await;
     emit(&engine, paid("o-2", 600)).await;
     engine.advance(HOUR / 2).await;
     let (over, alive) = (start(&engine, "order", "o-1").await, start(&engine, "order", "o-2").await);
@@ -191,19 +191,19 @@ async fn an_event_that_came_before_the_wait_is_taken_as_long_as_it_lives() {
 }
 
 #[tokio::test]
-async fn a_wait_in_a_loop_takes_each_event_once_in_the_order_in_which_they_came() {
+async fn wait_in_a_loop_consumes_each_event_once_in_order() {
     let engine = kit::start(|engine| engine.workflow(counter())).await.unwrap();
     emit(&engine, paid("o-1", 1)).await;
     engine.advance(Duration::from_secs(1)).await;
     emit(&engine, paid("o-1", 2)).await;
     let run = start(&engine, "counter", "o-1").await;
-    assert_eq!(places(&run).await, ["paid"], "both are taken, and neither twice");
+    assert_eq!(places(&run).await, ["paid"], "each event is consumed once");
     emit(&engine, paid("o-1", 3)).await;
     assert_eq!(run.result().await.unwrap(), json!([1, 2, 3]));
 }
 
 #[tokio::test]
-async fn what_was_accepted_before_the_time_is_over_counts_also_if_it_is_delivered_later() {
+async fn event_accepted_before_the_timeout_wins_if_delivered_late() {
     for (accepted_ms, expected) in
         [(3_599_999, json!(500)), (3_600_000, json!("late")), (3_600_001, json!("late"))]
     {
@@ -212,7 +212,7 @@ async fn what_was_accepted_before_the_time_is_over_counts_also_if_it_is_delivere
         let worker = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
         let run = start(&worker, "order", "o-1").await.id();
         drop(worker);
-        // This one accepts and does nothing else.
+        // This engine accepts events and runs nothing.
         let front = |engine: stepwell::Builder| build(engine).with(|options| options.max_runs = 0);
         let front = TestEngine::start_on(store.clone(), clock.clone(), front).await.unwrap();
         clock.set(BEGINS.plus_ms(accepted_ms));
@@ -226,10 +226,10 @@ async fn what_was_accepted_before_the_time_is_over_counts_also_if_it_is_delivere
 }
 
 #[tokio::test]
-async fn many_runs_are_woken_in_bounded_batches_each_once_whoever_dies() {
+async fn event_wakes_many_runs_once_each_despite_a_crash() {
     let (store, clock) = ground().await;
     let build = |engine: stepwell::Builder| engine.workflow(counter()).workflow(receipt("receipt", "true"));
-    let (first, tasks) = mortal(store.clone(), &clock, build).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, build).await;
     let mut runs = Vec::new();
     for _ in 0..230 {
         let run = first.start(Start::new("counter").input(&json!({"order": "o"}))).await.unwrap();
@@ -260,7 +260,7 @@ async fn many_runs_are_woken_in_bounded_batches_each_once_whoever_dies() {
 }
 
 #[tokio::test]
-async fn runs_that_ask_the_event_something_else_are_found_too_also_later() {
+async fn different_correlation_expressions_all_match() {
     let ask = |name: &str, of: &str| {
         let text = format!(
             "
@@ -278,7 +278,7 @@ steps:
     };
     let engine = kit::start(build).await.unwrap();
     emit(&engine, paid("o", 1)).await;
-    // Nobody has asked anything yet: the event is looked at when somebody does.
+    // No run waits yet: the event is evaluated when a wait opens.
     for (workflow, order) in known {
         let run = start(&engine, workflow, order).await;
         assert_eq!(run.result().await.unwrap(), json!(1), "{workflow}");
@@ -299,7 +299,7 @@ steps:
 }
 
 #[tokio::test]
-async fn a_wait_with_a_filter_alone_looks_at_every_event_of_the_name() {
+async fn filter_without_correlation_checks_every_event() {
     let large = document(
         "large",
         "
@@ -319,14 +319,14 @@ steps:
     assert_eq!(early.result().await.unwrap(), json!(10));
     let small = emit(&engine, paid("o", 20)).await;
     let view = engine.event(small).await.unwrap().unwrap();
-    assert_eq!((view.sent, view.passed_over), (0, 1));
+    assert_eq!((view.sent, view.filtered_out), (0, 1));
     assert_eq!(status(&waits).await, Status::Waiting);
     emit(&engine, paid("o", 60)).await;
     assert_eq!(waits.result().await.unwrap(), json!(60));
 }
 
 #[tokio::test]
-async fn events_of_one_key_start_one_run() {
+async fn trigger_correlation_starts_one_run_per_key() {
     let text = "
 trigger: { id: paid, type: event, eventName: PAID, correlation: event.order }
 steps: [{ id: go, type: wait.signal, signal: GO }]
@@ -341,7 +341,7 @@ steps: [{ id: go, type: wait.signal, signal: GO }]
 }
 
 #[tokio::test]
-async fn a_name_of_events_can_be_described() {
+async fn event_type_sets_schema_and_correlation() {
     let text = "
 steps:
   - { id: paid, type: wait.event, eventName: PAID, correlation: { run: payload.order } }
@@ -367,7 +367,7 @@ steps:
     assert_eq!(early.result().await.unwrap(), json!(2));
     let given = start(&engine, "own", 7).await;
     emit(&engine, paid("o-3", 3).key(&7)).await;
-    assert_eq!(given.result().await.unwrap(), json!(3), "what the event itself says goes before");
+    assert_eq!(given.result().await.unwrap(), json!(3), "a key in the event takes precedence");
     for bad in [
         EventType::new(""),
         EventType::new("X").schema(json!({"type": "objet"})),
@@ -379,7 +379,7 @@ steps:
 }
 
 #[tokio::test]
-async fn names_of_events_that_are_described_are_listed_and_can_be_taken_back() {
+async fn event_types_are_listed_and_removed() {
     let own = EventType::new("OWN").about("What this program knows itself.");
     let engine = kit::start(|engine| engine.event_type(own)).await.unwrap();
     for name in ["PAID", "LOST", "OWN"] {
@@ -395,19 +395,19 @@ async fn names_of_events_that_are_described_are_listed_and_can_be_taken_back() {
         next = page.next;
     }
     assert_eq!(names, ["OWN", "LOST", "PAID"]);
-    assert!(first.items[0].about.contains("itself"), "what the process says goes before");
+    assert!(first.items[0].about.contains("itself"), "a type registered by the process takes precedence");
     assert!(engine.emit(Event::new("PAID").with(&1)).await.is_err());
     assert!(engine.remove_event_type("PAID").await.unwrap());
     assert!(!engine.remove_event_type("PAID").await.unwrap());
     assert_eq!(engine.event_type("PAID").await.unwrap(), None);
     engine.emit(Event::new("PAID").with(&1)).await.unwrap();
     let others = engine.for_tenant(kit::other_tenant());
-    assert_eq!(others.event_types(9, None).await.unwrap().items.len(), 1, "the program's own");
+    assert_eq!(others.event_types(9, None).await.unwrap().items.len(), 1, "the program's type");
     assert!(!others.remove_event_type("LOST").await.unwrap());
 }
 
 #[tokio::test]
-async fn a_step_emits_an_event_with_its_commit_or_not_at_all() {
+async fn step_emits_an_event_with_its_commit_or_not_at_all() {
     let text = "
 steps:
   - { id: say, type: action.call, action: event.emit, input: { name: PAID, data: { order: o-1, cents: 5 } } }
@@ -430,8 +430,8 @@ steps:
 }
 
 #[tokio::test]
-async fn an_event_is_its_tenants_alone() {
-    let other = TenantScope::vouched(TenantId::new(uuid::Uuid::from_u128(9)));
+async fn events_are_isolated_by_tenant() {
+    let other = TenantScope::trusted(TenantId::new(uuid::Uuid::from_u128(9)));
     let build = |engine: stepwell::Builder| engine.workflow(order()).workflow(receipt("receipt", "true"));
     let engine = kit::start(build).await.unwrap();
     let run = start(&engine, "order", "o-1").await;
@@ -445,7 +445,7 @@ async fn an_event_is_its_tenants_alone() {
 }
 
 #[tokio::test]
-async fn an_event_that_makes_no_sense_is_refused() {
+async fn invalid_event_is_refused() {
     let engine = kit::start(|engine| engine).await.unwrap();
     let long = "x".repeat(257);
     for (event, said) in [
@@ -460,9 +460,9 @@ async fn an_event_that_makes_no_sense_is_refused() {
     }
 }
 
-/// By hand a signal of the event's name still does it, and a run that has ended hears nothing.
+/// A signal with the event's name also resolves the wait, and an ended run receives nothing.
 #[tokio::test]
-async fn a_wait_for_an_event_can_be_signalled_by_hand() {
+async fn event_wait_can_be_resolved_by_a_signal() {
     let engine = kit::start(|engine| engine.workflow(order())).await.unwrap();
     let run = start(&engine, "order", "o-1").await;
     run.signal(Signal::new("PAID").with(&json!({"order": "o-1", "cents": 4}))).await.unwrap();
@@ -472,9 +472,9 @@ async fn a_wait_for_an_event_can_be_signalled_by_hand() {
     assert_eq!(engine.event(event).await.unwrap().unwrap().sent, 0);
 }
 
-/// The accident: two that were made at once had one id, and one of them was lost.
+/// Regression: two events emitted at once had the same id, and one of them was lost.
 #[tokio::test]
-async fn events_that_an_action_emits_at_once_are_all_accepted() {
+async fn events_emitted_concurrently_are_all_accepted() {
     let spec = stepwell::core::Spec::new("many")
         .step("a")
         .end("b")
@@ -495,9 +495,9 @@ async fn events_that_an_action_emits_at_once_are_all_accepted() {
     assert_eq!(runs_of(&engine, "receipt").await, 3);
 }
 
-/// What a filter has read is in the log, and not the whole event.
+/// The log contains only the fields that the filter has read, not the whole event.
 #[tokio::test]
-async fn a_large_event_that_is_filtered_is_not_kept_with_every_trigger() {
+async fn trigger_log_omits_large_event_fields() {
     let engine =
         kit::start(|engine| engine.workflow(receipt("large", "$length(event.text) < 5"))).await.unwrap();
     let text = "x".repeat(100_000);
@@ -507,14 +507,14 @@ async fn a_large_event_that_is_filtered_is_not_kept_with_every_trigger() {
     assert_eq!(filtered.values["text"], json!("(100002 bytes)"));
 }
 
-/// An event whose life was over when the wait opened is nothing to it, however late it is delivered.
+/// An event that expired before the wait opened does not match it, however late it is delivered.
 #[tokio::test]
-async fn the_life_of_an_event_is_compared_with_when_the_wait_opened() {
+async fn event_that_expired_before_the_wait_opened_does_not_match() {
     let (store, clock) = ground().await;
     let build = |engine: stepwell::Builder| engine.workflow(order());
     let front = |engine: stepwell::Builder| build(engine).with(|options| options.max_runs = 0);
     let front = TestEngine::start_on(store.clone(), clock.clone(), front).await.unwrap();
-    front.emit(paid("o-1", 1).kept_for(Duration::from_secs(60))).await.unwrap();
+    front.emit(paid("o-1", 1).ttl(Duration::from_secs(60))).await.unwrap();
     clock.set(BEGINS.plus_ms(59_000));
     let in_time = front.start(Start::new("order").input(&json!({"order": "o-1"}))).await.unwrap().id();
     clock.set(BEGINS.plus_ms(61_000));

@@ -1,4 +1,4 @@
-//! What happens when an action fails: it is tried again as its policy says, goes to the error place, or the run stops.
+//! Failed actions: they are retried by policy, lead to the error place, or stop the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,16 @@ use serde_json::{Value, json};
 use stepwell::core::retry::{Backoff, Retry};
 use stepwell::core::spec::{Guard, Transition};
 use stepwell::core::{Definition, Failure, Limits, Spec};
-use stepwell::ledger::Tried;
-use stepwell::store::{Expect, Status};
+use stepwell::ledger::FailedAttempt;
+use stepwell::store::{Precondition, Status};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{
     ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, RunError, Signal, Signalled, Start,
 };
 
-use crate::kit::{self, context, error_code, history, places, soon, status, store_within, version, words};
+use crate::kit::{
+    self, context, error_code, history, history_actions, places, soon, status, store_within, version,
+};
 use crate::world::{Gate, Given, Script, desk, desk_spec, job, job_spec, put, row, saved};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,7 +30,7 @@ fn attempts(attempts: u32) -> Retry {
     Retry { attempts, ..Retry::default() }
 }
 
-async fn failures(run: &Run) -> Vec<Tried> {
+async fn failures(run: &Run) -> Vec<FailedAttempt> {
     run.view().await.unwrap().ledger.failures
 }
 
@@ -40,14 +42,14 @@ async fn retry(engine: &TestEngine, run: &Run) {
 // No retry by default.
 
 #[tokio::test]
-async fn without_a_policy_a_failed_run_stays_where_it_was_with_its_error() {
+async fn failed_run_without_retry_policy_keeps_place_and_error() {
     let script = Script::bad();
     let engine = with(job(|work| work), &script).await;
     let run = engine.start(Start::new("job").input(&json!({"kept": 1}))).await.unwrap();
     engine.settle().await;
     let before = row(&engine, run.id()).await;
     engine.advance(Duration::from_secs(24 * 3_600)).await;
-    assert_eq!(script.calls().len(), 1, "it is not tried again by itself");
+    assert_eq!(script.calls().len(), 1, "it is not retried automatically");
     assert_eq!(row(&engine, run.id()).await, before);
     let view = run.view().await.unwrap();
     assert_eq!((view.status, view.has_error(), view.wake, view.owner), (Status::Failed, true, None, None));
@@ -59,12 +61,12 @@ async fn without_a_policy_a_failed_run_stays_where_it_was_with_its_error() {
 }
 
 #[tokio::test]
-async fn a_retry_by_hand_runs_the_failed_transition_at_once_with_its_original_payload() {
+async fn manual_retry_repeats_the_transition_with_its_payload() {
     let script = Script::failing(2);
     let engine = with(desk(|work| work), &script).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
     let payload = json!({"order": 7});
-    assert_eq!(run.signal(Signal::new("GO").with(&payload)).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(Signal::new("GO").with(&payload)).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Failed);
     retry(&engine, &run).await;
@@ -73,13 +75,13 @@ async fn a_retry_by_hand_runs_the_failed_transition_at_once_with_its_original_pa
     assert_eq!(soon(run.result()).await.unwrap(), json!("done"));
     let calls = script.calls();
     assert!(calls.iter().all(|call| call.payload == payload && call.at == BEGINS), "{calls:?}");
-    assert!(calls.iter().all(|call| call.key == calls[0].key), "every try has the same key: {calls:?}");
+    assert!(calls.iter().all(|call| call.key == calls[0].key), "every attempt has the same key: {calls:?}");
     let entry = history(&engine, run.id()).await[1].0.clone();
     assert_eq!((entry.action.as_str(), entry.payload), ("GO", Some(payload)));
 }
 
 #[tokio::test]
-async fn every_try_has_a_number_of_its_own_also_after_a_retry_by_hand() {
+async fn attempt_numbers_continue_after_a_manual_retry() {
     let script = Script::failing(2);
     let engine = with(job(|work| work.retry(attempts(1))), &script).await;
     let run = engine.start(Start::new("job")).await.unwrap();
@@ -91,7 +93,7 @@ async fn every_try_has_a_number_of_its_own_also_after_a_retry_by_hand() {
 }
 
 #[tokio::test]
-async fn a_retry_by_hand_has_all_the_retries_of_its_policy_again() {
+async fn manual_retry_resets_the_retry_budget() {
     let script = Script::bad();
     let engine = with(job(|work| work.retry(attempts(2))), &script).await;
     let run = engine.start(Start::new("job")).await.unwrap();
@@ -103,7 +105,7 @@ async fn a_retry_by_hand_has_all_the_retries_of_its_policy_again() {
 }
 
 #[tokio::test]
-async fn signals_that_come_while_a_run_stands_failed_are_kept_and_offered_when_it_goes_on() {
+async fn signals_to_a_failed_run_are_buffered_until_retry() {
     let definition = Spec::new("two")
         .step("a")
         .step("b")
@@ -118,7 +120,7 @@ async fn signals_that_come_while_a_run_stands_failed_are_kept_and_offered_when_i
     let run = engine.start(Start::new("two")).await.unwrap();
     run.signal(Signal::new("GO").with(&1)).await.unwrap();
     engine.settle().await;
-    assert_eq!(run.signal(Signal::new("GO").with(&2)).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("GO").with(&2)).await.unwrap(), Signalled::Buffered);
     engine.settle().await;
     assert_eq!((status(&run).await, script.calls().len()), (Status::Failed, 1));
     retry(&engine, &run).await;
@@ -128,7 +130,7 @@ async fn signals_that_come_while_a_run_stands_failed_are_kept_and_offered_when_i
 }
 
 #[tokio::test]
-async fn dismiss_gives_the_failed_signal_up_and_the_next_one_is_taken() {
+async fn dismiss_drops_the_failed_signal_and_takes_the_next() {
     let script = Script::failing(1);
     let engine = with(desk(|work| work), &script).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
@@ -143,13 +145,13 @@ async fn dismiss_gives_the_failed_signal_up_and_the_next_one_is_taken() {
 }
 
 #[tokio::test]
-async fn a_kept_signal_that_is_dismissed_is_gone_from_the_inbox() {
+async fn dismissed_buffered_signal_leaves_the_inbox() {
     let script = Script::failing(1);
     let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
     let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
     let engine = with(definition, &script).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
-    assert_eq!(run.signal(Signal::new("GO").with(&"kept")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("GO").with(&"kept")).await.unwrap(), Signalled::Buffered);
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, row(&engine, run.id()).await.inbox.len()), (Status::Failed, 1));
@@ -157,19 +159,19 @@ async fn a_kept_signal_that_is_dismissed_is_gone_from_the_inbox() {
     engine.settle().await;
     assert_eq!((status(&run).await, row(&engine, run.id()).await.inbox.len()), (Status::Waiting, 0));
     assert_eq!(script.calls().len(), 1);
-    assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
 }
 
 #[tokio::test]
-async fn a_signal_whose_transition_has_failed_does_not_expire_before_its_retry() {
+async fn signal_of_a_failed_transition_does_not_expire() {
     let script = Script::failing(1);
     let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
     let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
     let engine = with(definition, &script).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
-    run.signal(Signal::new("GO").with(&7).kept_for(10 * SECOND)).await.unwrap();
+    run.signal(Signal::new("GO").with(&7).ttl(10 * SECOND)).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.advance(60 * SECOND).await;
     assert_eq!(status(&run).await, Status::Failed);
@@ -179,7 +181,7 @@ async fn a_signal_whose_transition_has_failed_does_not_expire_before_its_retry()
 }
 
 #[tokio::test]
-async fn what_has_not_failed_cannot_be_retried_or_dismissed() {
+async fn run_that_has_not_failed_cannot_be_retried_or_dismissed() {
     let engine = with(desk(|work| work), &Script::good()).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
     for command in [Command::Retry, Command::Dismiss] {
@@ -190,11 +192,11 @@ async fn what_has_not_failed_cannot_be_retried_or_dismissed() {
     run.signal(Signal::new("GO")).await.unwrap();
     engine.settle().await;
     let refused = engine.operate(run.id(), Command::Retry, &Operator::named("ada")).await;
-    assert!(matches!(refused, Err(EngineError::NotNow { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(EngineError::WrongStatus { .. })), "{refused:?}");
 }
 
 #[tokio::test]
-async fn whoever_waits_hears_of_the_failure_and_after_a_retry_of_the_result() {
+async fn result_returns_the_failure_and_after_a_retry_the_output() {
     let script = Script::failing(1);
     let engine = with(desk(|work| work), &script).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
@@ -206,7 +208,7 @@ async fn whoever_waits_hears_of_the_failure_and_after_a_retry_of_the_result() {
 
 // Retries by policy.
 
-/// How long the pauses are between the tries of an action that always fails.
+/// The delays between the attempts of an action that always fails, in milliseconds.
 async fn pauses(retry: Retry) -> Vec<u64> {
     let script = Script::bad();
     let engine = with(job(|work| work.retry(retry)), &script).await;
@@ -219,19 +221,19 @@ async fn pauses(retry: Retry) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn pauses_double_from_one_second_to_thirty_by_default() {
+async fn default_backoff_doubles_from_one_to_thirty_seconds() {
     let expected = [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000];
     assert_eq!(pauses(attempts(7)).await, expected);
 }
 
 #[tokio::test]
-async fn fixed_pauses_stay_the_same() {
+async fn fixed_backoff_keeps_the_delay() {
     let retry = Retry { delay_ms: 700, backoff: Backoff::Fixed, ..attempts(3) };
     assert_eq!(pauses(retry).await, [700, 700, 700]);
 }
 
 #[tokio::test]
-async fn no_pause_is_longer_than_the_longest_allowed() {
+async fn retry_delay_is_capped_at_its_maximum() {
     let fixed = Retry { delay_ms: 5_000, max_delay_ms: 3_000, backoff: Backoff::Fixed, ..attempts(2) };
     assert_eq!(pauses(fixed).await, [3_000, 3_000]);
     let growing = Retry { delay_ms: 2_000, max_delay_ms: 5_000, ..attempts(4) };
@@ -239,14 +241,14 @@ async fn no_pause_is_longer_than_the_longest_allowed() {
 }
 
 #[tokio::test]
-async fn attempts_are_the_retries_after_the_first_try() {
+async fn attempts_count_retries_after_the_first_attempt() {
     for number in [0, 1, 3] {
         assert_eq!(pauses(attempts(number)).await.len(), number as usize);
     }
 }
 
 #[tokio::test]
-async fn a_try_comes_when_its_pause_is_over_and_not_a_millisecond_earlier() {
+async fn retry_starts_exactly_when_its_delay_ends() {
     let script = Script::failing(1);
     let engine = with(job(|work| work.retry(attempts(1))), &script).await;
     let run = engine.start(Start::new("job")).await.unwrap();
@@ -254,14 +256,17 @@ async fn a_try_comes_when_its_pause_is_over_and_not_a_millisecond_earlier() {
     assert_eq!(script.calls().len(), 1);
     let view = run.view().await.unwrap();
     assert_eq!((view.status, view.has_error()), (Status::Running, false));
-    assert_eq!((view.wake, view.owner), (Some(BEGINS.plus_ms(1_000)), None), "a pause holds nothing");
-    assert_eq!((version(&run).await, words(&engine, run.id()).await), (0, vec!["__start".to_owned()]));
+    assert_eq!((view.wake, view.owner), (Some(BEGINS.plus_ms(1_000)), None), "a retry delay needs no owner");
+    assert_eq!(
+        (version(&run).await, history_actions(&engine, run.id()).await),
+        (0, vec!["__start".to_owned()])
+    );
     engine.advance(Duration::from_millis(1)).await;
     assert_eq!((script.calls().len(), status(&run).await), (2, Status::Completed));
 }
 
 #[tokio::test]
-async fn every_try_of_a_transition_knows_its_number_and_has_the_same_key() {
+async fn attempts_are_numbered_and_share_an_idempotency_key() {
     let script = Script::failing(3);
     let engine = with(job(|work| work.retry(attempts(3))), &script).await;
     engine.start(Start::new("job")).await.unwrap();
@@ -272,7 +277,7 @@ async fn every_try_of_a_transition_knows_its_number_and_has_the_same_key() {
 }
 
 #[tokio::test]
-async fn only_failures_that_the_policy_lists_are_retried() {
+async fn only_listed_error_codes_are_retried() {
     let listed = Retry { retry_on: Some(vec!["busy".into(), "timeout".into()]), ..attempts(5) };
     let failure = |code: &str| Err(ActionError::new(code, "no"));
     let script = Script::new([failure("busy"), failure("timeout"), failure("closed")]);
@@ -284,8 +289,8 @@ async fn only_failures_that_the_policy_lists_are_retried() {
 }
 
 #[tokio::test]
-async fn a_failure_that_the_action_calls_final_is_not_retried() {
-    let script = Script::new([Err(ActionError::new("busy", "gone for good").finally())]);
+async fn final_failure_is_not_retried() {
+    let script = Script::new([Err(ActionError::new("busy", "gone for good").non_retryable())]);
     let engine = with(job(|work| work.retry(attempts(5))), &script).await;
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(60 * SECOND).await;
@@ -294,8 +299,8 @@ async fn a_failure_that_the_action_calls_final_is_not_retried() {
 }
 
 #[tokio::test]
-async fn a_conflict_on_a_revision_that_the_author_named_is_final() {
-    for expect in [Expect::Exactly(3), Expect::Live(1)] {
+async fn conflict_on_an_explicit_revision_is_final() {
+    for expect in [Precondition::Exactly(3), Precondition::Live(1)] {
         let act = move |cx: Cx| async move {
             cx.write(stepwell::store::CellWrite { expect, ..put("cell", json!(1)) })
         };
@@ -311,7 +316,7 @@ async fn a_conflict_on_a_revision_that_the_author_named_is_final() {
 }
 
 #[tokio::test]
-async fn the_last_ten_failed_tries_stay_readable_with_time_and_error() {
+async fn last_ten_failed_attempts_are_recorded() {
     let script = Script::failing(12);
     let policy = Retry { delay_ms: 1_000, backoff: Backoff::Fixed, ..attempts(11) };
     let engine = with(job(|work| work.retry(policy)), &script).await;
@@ -331,7 +336,7 @@ async fn the_last_ten_failed_tries_stay_readable_with_time_and_error() {
 }
 
 #[tokio::test]
-async fn failed_tries_are_kept_over_a_retry_by_hand() {
+async fn failed_attempts_are_kept_across_manual_retries() {
     let engine = with(job(|work| work), &Script::bad()).await;
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
@@ -341,7 +346,7 @@ async fn failed_tries_are_kept_over_a_retry_by_hand() {
 }
 
 #[tokio::test]
-async fn other_runs_go_on_while_one_waits_for_its_next_try() {
+async fn other_runs_continue_during_a_retry_delay() {
     let (script, good) = (Script::bad(), Script::good());
     let other = Spec::new("other").step("a").end("b");
     let other = other.transition(Transition::new("ab", "a", "b").action("good")).build().unwrap();
@@ -361,7 +366,7 @@ async fn other_runs_go_on_while_one_waits_for_its_next_try() {
 }
 
 #[tokio::test]
-async fn other_branches_go_on_while_one_waits_for_its_next_try() {
+async fn other_branches_continue_during_a_retry_delay() {
     let script = Script::failing(1);
     let policy = Retry { delay_ms: 10_000, ..attempts(1) };
     let definition = Spec::new("pair")
@@ -385,16 +390,16 @@ async fn other_branches_go_on_while_one_waits_for_its_next_try() {
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("pair")).await.unwrap();
     engine.advance(SECOND).await;
-    assert_eq!(run.signal(Signal::new("NEXT")).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(Signal::new("NEXT")).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     assert_eq!((good.calls().len(), places(&run).await), (1, vec!["both".into(), "left".into()]));
-    assert_eq!(script.calls().len(), 1, "the other branch's pause is not cut short");
+    assert_eq!(script.calls().len(), 1, "the retry delay of the other branch is not shortened");
     engine.advance(9 * SECOND).await;
     assert_eq!((script.pauses(), status(&run).await), (vec![10_000], Status::Completed));
 }
 
 #[tokio::test]
-async fn a_branch_that_has_failed_stops_the_run_and_loses_nothing_of_the_others() {
+async fn failed_branch_keeps_the_results_of_other_branches() {
     let (gate, fails) = (Gate::new(), Gate::new());
     let definition = Spec::new("pair")
         .fork("split", ["left", "right"])
@@ -428,7 +433,7 @@ async fn a_branch_that_has_failed_stops_the_run_and_loses_nothing_of_the_others(
 }
 
 #[tokio::test]
-async fn a_retry_by_hand_cuts_the_pause_short() {
+async fn manual_retry_cuts_the_retry_delay_short() {
     let script = Script::failing(1);
     let policy = Retry { delay_ms: 30_000, ..attempts(1) };
     let engine = with(job(|work| work.retry(policy)), &script).await;
@@ -438,10 +443,10 @@ async fn a_retry_by_hand_cuts_the_pause_short() {
     assert_eq!((status(&run).await, script.pauses()), (Status::Completed, vec![0]));
 }
 
-// Retries spent.
+// Retries are exhausted.
 
 #[tokio::test]
-async fn when_the_retries_are_spent_the_run_goes_to_the_error_place_and_on_from_there() {
+async fn exhausted_retries_lead_to_the_error_place() {
     let script = Script::bad();
     let seen: Arc<std::sync::Mutex<Vec<Value>>> = Arc::default();
     let comfort = {
@@ -469,27 +474,27 @@ async fn when_the_retries_are_spent_the_run_goes_to_the_error_place_and_on_from_
     engine.advance(Duration::from_millis(1)).await;
     assert_eq!((script.calls().len(), status(&run).await), (3, Status::Completed));
     assert!(!run.view().await.unwrap().has_error());
-    let names = words(&engine, run.id()).await;
+    let names = history_actions(&engine, run.id()).await;
     assert_eq!(names, ["__start", "__error:work", "__auto:comfort", "__auto:give up"]);
-    assert_eq!(failures(&run).await.len(), 3, "also the last try stays readable");
+    assert_eq!(failures(&run).await.len(), 3, "the last attempt is recorded too");
     let error = json!({"code": "busy", "message": "the line is engaged", "final": false});
     assert_eq!(*seen.lock().unwrap(), [error]);
 }
 
 #[tokio::test]
 async fn a_final_failure_goes_to_the_error_place_at_once() {
-    let script = Script::new([Err(ActionError::new("gone", "for good").finally())]);
+    let script = Script::new([Err(ActionError::new("gone", "for good").non_retryable())]);
     let definition =
         job_spec(|work| work.retry(attempts(5)).error_place("broken")).end("broken").build().unwrap();
     let engine = with(definition, &script).await;
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     assert_eq!((script.calls().len(), status(&run).await), (1, Status::Completed));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__error:work"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__error:work"]);
 }
 
 #[tokio::test]
-async fn the_signal_whose_transition_went_to_the_error_place_is_used_up() {
+async fn signal_that_led_to_the_error_place_is_consumed() {
     let script = Script::bad();
     let definition = desk_spec(|work| work.error_place("again"))
         .step("again")
@@ -501,14 +506,14 @@ async fn the_signal_whose_transition_went_to_the_error_place_is_used_up() {
     run.signal(Signal::new("GO").with(&1)).await.unwrap();
     engine.settle().await;
     assert_eq!(places(&run).await, ["again"]);
-    assert_eq!(run.signal(Signal::new("GO").with(&2)).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("GO").with(&2)).await.unwrap(), Signalled::Buffered);
     engine.advance(60 * SECOND).await;
     let payloads: Vec<_> = script.calls().iter().map(|call| call.payload.clone()).collect();
-    assert_eq!(payloads, [json!(1), json!(2)], "each signal is tried once");
-    assert_eq!((status(&run).await, run.view().await.unwrap().kept_signals), (Status::Waiting, 0));
+    assert_eq!(payloads, [json!(1), json!(2)], "each signal is attempted once");
+    assert_eq!((status(&run).await, run.view().await.unwrap().buffered_signals), (Status::Waiting, 0));
 }
 
-/// A call that is prepared first; a retry prepares it again.
+/// A call with a preparation step, which a retry repeats.
 fn prepared(call: impl FnOnce(Transition) -> Transition) -> Spec {
     let work =
         Transition::new("call", "ready", "done").action("work").retry(attempts(2)).retry_target("unready");
@@ -521,7 +526,7 @@ fn prepared(call: impl FnOnce(Transition) -> Transition) -> Spec {
 }
 
 #[tokio::test]
-async fn a_retry_may_go_back_to_an_earlier_place() {
+async fn retry_can_return_to_an_earlier_place() {
     let (script, prepare) = (Script::failing(2), Script::good());
     let engine = kit::start(|engine| {
         let engine = engine.workflow(prepared(|call| call).build().unwrap());
@@ -534,11 +539,11 @@ async fn a_retry_may_go_back_to_an_earlier_place() {
     assert_eq!((script.pauses(), prepare.pauses()), (vec![1_000, 2_000], vec![1_000, 2_000]));
     let (retry, again) = ("__retry:call", "__auto:prepare");
     let expected = ["__start", again, retry, again, retry, again, "__auto:call"];
-    assert_eq!(words(&engine, run.id()).await, expected);
+    assert_eq!(history_actions(&engine, run.id()).await, expected);
 }
 
 #[tokio::test]
-async fn retries_that_go_back_are_counted_too() {
+async fn retries_from_an_earlier_place_are_counted() {
     let (script, prepare) = (Script::bad(), Script::good());
     let engine = kit::start(|engine| {
         let engine = engine.workflow(prepared(|call| call).build().unwrap());
@@ -550,11 +555,11 @@ async fn retries_that_go_back_are_counted_too() {
     assert_eq!((script.calls().len(), prepare.calls().len()), (3, 3));
     assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec!["ready".into()]));
     assert_eq!(script.calls().iter().map(|call| call.attempt).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!(failures(&run).await.len(), 3, "also those before the way back stay readable");
+    assert_eq!(failures(&run).await.len(), 3, "failures before the return are recorded too");
 }
 
 #[tokio::test]
-async fn a_retry_by_hand_stays_where_the_run_is_whatever_the_target() {
+async fn manual_retry_ignores_the_retry_target() {
     let (script, prepare) = (Script::failing(3), Script::good());
     let engine = kit::start(|engine| {
         let engine = engine.workflow(prepared(|call| call).build().unwrap());
@@ -569,7 +574,7 @@ async fn a_retry_by_hand_stays_where_the_run_is_whatever_the_target() {
 }
 
 #[tokio::test]
-async fn a_signal_is_not_lost_when_its_transitions_retry_goes_back() {
+async fn signal_survives_a_retry_from_an_earlier_place() {
     let (script, prepare) = (Script::failing(1), Script::good());
     let definition = prepared(|call| call.on_signal("GO")).signal("GO").build().unwrap();
     let engine = kit::start(|engine| {
@@ -584,15 +589,15 @@ async fn a_signal_is_not_lost_when_its_transitions_retry_goes_back() {
     assert_eq!(script.calls()[1].payload, json!({"order": 7}));
 }
 
-// What an action may do wrong.
+// Errors in actions.
 
 #[tokio::test]
-async fn a_panic_in_an_action_is_a_failure_with_its_text() {
+async fn panic_in_an_action_is_a_failure_with_its_message() {
     type Falls = fn() -> Given;
     let cases: [(&str, Falls); 3] = [
         ("a plain text", || panic!("a plain text")),
         ("text number 7", || panic!("text number {}", 7)),
-        ("without a word", || std::panic::panic_any(7)),
+        ("no message", || std::panic::panic_any(7)),
     ];
     for (text, act) in cases {
         let act = move |_: Cx| async move { act() };
@@ -608,7 +613,7 @@ async fn a_panic_in_an_action_is_a_failure_with_its_text() {
 }
 
 #[tokio::test]
-async fn a_panic_is_retried_like_other_failures_and_harms_no_other_run() {
+async fn panic_is_retried_and_harms_no_other_run() {
     let gate = Gate::new();
     let act =
         |cx: Cx| async move { if cx.attempt() == 1 { panic!("not yet") } else { Ok::<_, ActionError>(()) } };
@@ -629,9 +634,9 @@ async fn a_panic_is_retried_like_other_failures_and_harms_no_other_run() {
 }
 
 #[tokio::test]
-async fn an_input_that_the_action_cannot_read_is_a_final_failure() {
+async fn undecodable_input_is_a_final_failure() {
     let takes = |_: Cx, number: u32| async move { Ok::<_, ActionError>(number) };
-    let action = stepwell::core::spec::Action {
+    let action = stepwell::core::spec::ActionSpec {
         name: "work".into(),
         input: json!({"$expr": "context.number"}),
         save_as: None,
@@ -651,7 +656,7 @@ async fn an_input_that_the_action_cannot_read_is_a_final_failure() {
 }
 
 #[tokio::test]
-async fn an_output_that_cannot_be_written_is_a_final_failure() {
+async fn unserializable_output_is_a_final_failure() {
     let gives = |_: Cx| async move { Ok::<_, ActionError>(BTreeMap::from([((1, 2), "a pair is no key")])) };
     let definition = job(|work| work.retry(attempts(5)));
     let engine = kit::start(|engine| engine.workflow(definition).action("work", gives)).await.unwrap();
@@ -664,7 +669,7 @@ async fn an_output_that_cannot_be_written_is_a_final_failure() {
 }
 
 #[tokio::test]
-async fn an_output_that_does_not_fit_the_context_is_a_final_failure() {
+async fn output_violating_the_context_schema_is_a_final_failure() {
     let schema = json!({"type": "object", "properties": {"worked": {"type": "integer"}}});
     let definition = job_spec(|work| work.action_with(saved("work", "worked")).retry(attempts(5)));
     let definition = definition.context_schema(schema).build().unwrap();
@@ -677,7 +682,7 @@ async fn an_output_that_does_not_fit_the_context_is_a_final_failure() {
 }
 
 #[tokio::test]
-async fn an_output_that_is_too_large_is_a_final_failure() {
+async fn oversized_output_is_a_final_failure() {
     let limits = Limits { snapshot_bytes: 2_000, ..Limits::default() };
     let definition = job(|work| work.action_with(saved("work", "worked")).retry(attempts(5)));
     let script = Script::new([Ok(json!("x".repeat(3_000)))]);
@@ -692,8 +697,17 @@ async fn an_output_that_is_too_large_is_a_final_failure() {
     assert_eq!((error_code(&run).await.as_deref(), version(&run).await), (Some("invalidResult"), 0));
 }
 
+/// Regression: with such a limit, a stored value of more than 16 MiB could not be returned by any expression.
 #[tokio::test]
-async fn a_commit_that_the_store_finds_too_large_is_a_final_failure_of_the_action() {
+async fn snapshot_limit_above_the_copy_budget_is_refused() {
+    let limits = Limits { snapshot_bytes: 16 * 1024 * 1024, ..Limits::default() };
+    let started = kit::start(|engine| engine.with(|options| options.limits = limits)).await;
+    let why = started.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(why.contains("`snapshot_bytes` (16777216)") && why.contains("at most 16777216 bytes"), "{why}");
+}
+
+#[tokio::test]
+async fn oversized_commit_is_a_final_failure() {
     let store = store_within(Limits { cell_bytes: 100, ..Limits::default() }).await;
     let act = |cx: Cx| async move { cx.write(put("cell", json!("x".repeat(200)))) };
     let definition = job(|work| work.retry(attempts(5)));
@@ -709,8 +723,8 @@ async fn a_commit_that_the_store_finds_too_large_is_a_final_failure_of_the_actio
 }
 
 #[tokio::test]
-async fn an_input_that_cannot_be_made_stops_the_run_and_a_retry_makes_it_again() {
-    let action = stepwell::core::spec::Action {
+async fn failed_input_expression_stops_the_run_until_retry() {
+    let action = stepwell::core::spec::ActionSpec {
         name: "work".into(),
         input: json!({"$expr": "context.missing + 1"}),
         save_as: None,
@@ -729,7 +743,7 @@ async fn an_input_that_cannot_be_made_stops_the_run_and_a_retry_makes_it_again()
 }
 
 #[tokio::test]
-async fn a_plain_error_is_recorded_with_all_its_causes() {
+async fn error_is_recorded_with_all_its_causes() {
     #[derive(Debug, thiserror::Error)]
     #[error("the order could not be read")]
     struct Outer(#[source] std::num::ParseIntError);
@@ -743,7 +757,7 @@ async fn a_plain_error_is_recorded_with_all_its_causes() {
 }
 
 #[tokio::test]
-async fn a_guard_that_panics_stops_the_run_with_its_text() {
+async fn panicking_guard_stops_the_run_with_its_message() {
     let definition = Spec::new("guarded")
         .step("a")
         .end("b")

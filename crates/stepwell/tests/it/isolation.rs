@@ -1,10 +1,10 @@
-//! What one tenant does is nothing to another, also inside one process; and what is the engine's own is nobody else's.
+//! Isolation of tenants inside one process, and protection of the engine's own workflows.
 
 use std::time::Duration;
 
 use serde_json::json;
 use stepwell::core::{RunId, Spec};
-use stepwell::doctor::Kind;
+use stepwell::doctor::FindingKind;
 use stepwell::store::{Claim, ProcessId, Record, RecordQuery, Status};
 use stepwell::testing::TestEngine;
 use stepwell::{
@@ -16,10 +16,10 @@ use crate::world::{Gate, desk, job};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A run of tenant A waits; a run of tenant B has the same id and is worked on for long. A's run was owned and worked on by
-/// nothing until the process was started again: what a process works on was known by the id of the run alone.
+/// Regression: a run of tenant A waits, and a run of tenant B with the same id runs for long. Run drivers were keyed by
+/// run id alone, so A's run was owned but had no driver until the process restarted.
 #[tokio::test]
-async fn a_run_of_another_tenant_with_the_same_id_is_another_run() {
+async fn same_run_id_in_two_tenants_is_two_runs() {
     let gate = Gate::new();
     let engine = kit::start(|engine| {
         let busy = Spec::new("busy").step("todo").end("done");
@@ -52,39 +52,109 @@ async fn process_of(engine: &Engine) -> ProcessId {
     known.into_iter().find_map(process).unwrap()
 }
 
-/// A run that is this process's and that nothing in it works on.
-async fn undriven(engine: &Engine, theirs: &Engine) -> Run {
+/// A run that this process owns and does not drive.
+pub(crate) async fn undriven(engine: &Engine, theirs: &Engine) -> Run {
     let run = theirs.start(Start::new("job").at(after_s(60))).await.unwrap();
     let by = Some(process_of(engine).await);
-    let claim = Claim { by, now: after_s(60), limit: 1, definitions: None, dead: Vec::new() };
+    let claim = Claim { by, now: after_s(60), limit: 1, definitions: None, expired: Vec::new() };
     let taken = theirs.store().claim(theirs.scope(), claim).await.unwrap();
     assert_eq!(taken.items.len(), 1);
     run
 }
 
 #[tokio::test]
-async fn a_run_that_a_process_owns_and_does_not_work_on_is_found_and_goes_on() {
+async fn owned_run_without_driver_is_reported_and_recovered() {
     let engine = kit::start(|engine| {
         engine
             .workflow(job(|work| work))
             .action("work", async |_: stepwell::Cx| Ok::<_, stepwell::ActionError>(json!(1)))
-            .with(|options| (options.lease_ms, options.upkeep_ms) = (10_000, 600_000))
+            .with(|options| (options.lease_ms, options.maintenance_interval_ms) = (10_000, 600_000))
     })
     .await
     .unwrap();
     let theirs = engine.for_tenant(other_tenant());
     let run = undriven(&engine, &theirs).await;
     engine.advance(Duration::from_secs(5)).await;
-    assert!(theirs.diagnose(&Diagnose::default()).await.unwrap().is_healthy(), "it may be about to");
+    assert!(theirs.diagnose(&Diagnose::default()).await.unwrap().is_healthy(), "its driver may start soon");
     engine.advance(Duration::from_secs(120)).await;
     assert_eq!(status(&run).await, Status::Running);
     let found = theirs.diagnose(&Diagnose::default()).await.unwrap();
-    let finding = found.findings.iter().find(|finding| finding.kind == Kind::RunsUndriven).unwrap();
+    let finding = found.findings.iter().find(|finding| finding.kind == FindingKind::RunsUndriven).unwrap();
     assert_eq!((finding.count, finding.examples[0].run), (1, Some(run.id())));
     assert!(!found.is_healthy());
     engine.advance(Duration::from_secs(600)).await;
     assert_eq!(status(&run).await, Status::Completed);
     assert!(theirs.diagnose(&Diagnose::default()).await.unwrap().is_healthy());
+}
+
+/// Regression: after a lost answer a process takes a new name. A run that was stuck under the old name was neither
+/// found nor released while another run under that name was driven.
+#[tokio::test]
+async fn undriven_run_under_a_retired_name_is_released() {
+    let (store, clock) = kit::ground().await;
+    let (store, gate) = (kit::Watched::new(store), Gate::new());
+    let engine = TestEngine::start_on(store.clone(), clock, |engine| {
+        let wait = stepwell::core::spec::Transition::new("wait", "todo", "done").action("wait").timeout_ms(0);
+        engine
+            .workflow(job(|work| work))
+            .workflow(Spec::new("long").step("todo").end("done").transition(wait).build().unwrap())
+            .action("work", async |_: stepwell::Cx| Ok::<_, stepwell::ActionError>(json!(1)))
+            .action("wait", gate.action())
+            .with(|options| (options.lease_ms, options.maintenance_interval_ms) = (10_000, 600_000))
+    });
+    let engine = engine.await.unwrap();
+    let theirs = engine.for_tenant(other_tenant());
+    let long = engine.start(Start::new("long")).await.unwrap();
+    kit::eventually(async || gate.inside() == 1).await;
+    let stuck = undriven(&engine, &theirs).await;
+    // The caller goes away before its commit is answered, so the process may own a run without knowing it.
+    store.rule(|_| kit::Fate::Hangs);
+    let call = tokio::time::timeout(Duration::from_millis(200), engine.start(Start::new("job")));
+    assert!(call.await.is_err(), "there was an answer");
+    store.rule(|_| kit::Fate::Arrives);
+    engine.advance(Duration::from_secs(120)).await;
+    let query = RecordQuery::Processes { limit: 10 };
+    let names = engine.store().records(engine.scope(), query).await.unwrap().items;
+    assert_eq!((names.len(), gate.inside()), (2, 1), "the old name is still in use");
+    assert_eq!(status(&stuck).await, Status::Running);
+    let found = theirs.diagnose(&Diagnose::default()).await.unwrap();
+    let finding = found.findings.iter().find(|finding| finding.kind == FindingKind::RunsUndriven).unwrap();
+    assert_eq!((finding.count, finding.examples[0].run), (1, Some(stuck.id())));
+    engine.advance(Duration::from_secs(600)).await;
+    assert_eq!((status(&stuck).await, status(&long).await), (Status::Completed, Status::Running));
+    assert_eq!(stuck.view().await.unwrap().ledger.crashes.len(), 0, "no process has crashed");
+    gate.open(1);
+    soon(long.result()).await.unwrap();
+}
+
+/// Regression: maintenance released a run while the answer to the commit that started it was on its way. With the
+/// answer this process ran the action without owning the run.
+#[tokio::test]
+async fn run_with_a_late_answer_is_not_released() {
+    let (store, clock) = kit::ground().await;
+    let store = kit::Watched::new(store);
+    let gate = Gate::new();
+    let engine = TestEngine::start_on(store.clone(), clock, |engine| {
+        engine
+            .workflow(job(|work| work))
+            .action("work", gate.action())
+            .with(|options| (options.lease_ms, options.maintenance_interval_ms) = (10_000, 600_000))
+    });
+    let engine = engine.await.unwrap();
+    store.rule(|commit| if commit.create.is_empty() { kit::Fate::Arrives } else { kit::Fate::AnswerLate });
+    let starting = tokio::spawn({
+        let engine = engine.engine().clone();
+        async move { engine.start(Start::new("job")).await.unwrap() }
+    });
+    engine.advance(Duration::from_secs(2_000)).await;
+    assert!(engine.maintenance().rounds > 1, "maintenance waited for the answer without end");
+    assert_eq!(gate.began(), 0, "the run was released and claimed");
+    store.answer_late();
+    let run = soon(starting).await.unwrap();
+    kit::eventually(async || gate.inside() == 1).await;
+    gate.open(1);
+    soon(run.result()).await.unwrap();
+    assert_eq!(gate.began(), 1, "the action ran twice");
 }
 
 fn is_reserved<T: std::fmt::Debug>(refused: Result<T, EngineError>) {
@@ -94,7 +164,7 @@ fn is_reserved<T: std::fmt::Debug>(refused: Result<T, EngineError>) {
     }
 }
 
-/// Whoever may start and signal runs, and no more.
+/// An actor with the permissions `Manage`, `View` and `Admin`.
 fn manager(engine: &TestEngine) -> Engine {
     engine.acting(Actor::new("manager", [Permission::Manage, Permission::View, Permission::Admin]))
 }
@@ -112,7 +182,7 @@ async fn with_a_job() -> TestEngine {
 }
 
 #[tokio::test]
-async fn workflows_of_the_engine_are_started_and_moved_by_the_engine_alone() {
+async fn reserved_workflows_refuse_callers() {
     let engine = with_a_job().await;
     let (schedule, event) = own_runs(&engine).await;
     for acting in [manager(&engine), engine.engine().clone()] {
@@ -139,12 +209,12 @@ async fn workflows_of_the_engine_are_started_and_moved_by_the_engine_alone() {
         }
     }
     let put = engine.put_schedule(Schedule::new("own", "0 3 * * *", "stepwell.event")).await;
-    assert!(put.unwrap_err().to_string().contains("belongs to the engine"));
-    assert_eq!(engine.schedules().await.unwrap().len(), 1, "nothing has become of any of it");
+    assert!(put.unwrap_err().to_string().contains("reserved for the engine"));
+    assert_eq!(engine.schedules().await.unwrap().len(), 1, "no refused call had an effect");
 }
 
 #[tokio::test]
-async fn a_step_cannot_start_or_signal_what_is_the_engines() {
+async fn step_cannot_start_or_signal_reserved_workflows() {
     let engine = with_a_job().await;
     let (schedule, _) = own_runs(&engine).await;
     let text = format!(
@@ -155,20 +225,20 @@ steps:
   - {{ id: done, type: control.return, value: {{ $expr: '[vars.begin.error.code, vars.off.error.code]' }} }}
 "
     );
-    let document = stepwell::core::Document::read(&text, Some("sly")).unwrap();
+    let document = stepwell::core::WorkflowSource::read(&text, Some("sly")).unwrap();
     engine.register(document.definition().clone()).unwrap();
     let run = engine.start(Start::new("sly")).await.unwrap();
     engine.settle().await;
     assert_eq!(run.result().await.unwrap(), json!(["cannotStart", "cannotSignal"]));
     let own = "steps: [{ id: fire, type: action.call, action: stepwell.schedule.fire }]";
-    let document = stepwell::core::Document::read(own, Some("own")).unwrap();
+    let document = stepwell::core::WorkflowSource::read(own, Some("own")).unwrap();
     let refused = engine.register(document.definition().clone()).unwrap_err().to_string();
     assert!(refused.contains("needs action `stepwell.schedule.fire`"), "{refused}");
     assert!(!engine.schedule("nightly").await.unwrap().unwrap().is_off);
 }
 
 #[tokio::test]
-async fn a_key_of_a_caller_is_never_one_of_the_engines() {
+async fn caller_keys_never_collide_with_engine_keys() {
     let engine = with_a_job().await;
     for key in ["schedule:nightly", "stepwell.event:shop\u{1f}1"] {
         engine.start(Start::new("job").key(key)).await.unwrap();
@@ -184,6 +254,19 @@ async fn a_key_of_a_caller_is_never_one_of_the_engines() {
     let mut ids: Vec<_> = kit::runs_of(&engine, "job").await.into_iter().map(|run| run.run).collect();
     ids.dedup();
     assert_eq!(ids.len(), 2);
+    engine.advance(HOUR * 24).await;
+    assert_eq!(engine.schedule("nightly").await.unwrap().unwrap().fired, 1);
+}
+
+/// Regression: a program could register a definition under the name of one of the engine's own workflows.
+#[tokio::test]
+async fn reserved_names_cannot_be_registered() {
+    let own = || Spec::new("stepwell.schedule").step("a").end("b").auto("ab", "a", "b").build().unwrap();
+    let refused = kit::start(|engine| engine.workflow(own())).await;
+    assert!(matches!(refused, Err(EngineError::Reserved { .. })));
+    let engine = with_a_job().await;
+    is_reserved(engine.register(own()));
+    engine.put_schedule(Schedule::new("nightly", "0 3 * * *", "job")).await.unwrap();
     engine.advance(HOUR * 24).await;
     assert_eq!(engine.schedule("nightly").await.unwrap().unwrap().fired, 1);
 }

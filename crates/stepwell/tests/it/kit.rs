@@ -1,34 +1,37 @@
-//! What several of the tests need: a process that can be killed, a store that can be watched, and short ways to look.
+//! Shared test helpers: a process that can be killed, a watched store, and short queries.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use stepwell::core::{Entry, Limits, Name, RunId, Timestamp};
+use stepwell::core::{HistoryEntry, Limits, Name, RunId, Timestamp};
 use stepwell::engine::Builder;
 use stepwell::host::{BoxFuture, Spawn};
 use stepwell::store::{
-    AuditRow, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitId, CommitRef, Committed,
-    Document, DocumentQuery, Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, MemoryStore,
-    Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store,
-    StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow, WaitsOf,
+    AuditRow, Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitId, CommitRef,
+    Committed, Document, DocumentQuery, DueTenant, Heartbeat, Hints, HistoryQuery, HistoryRow, Link,
+    LinkQuery, Loaded, Membership, MemoryStore, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
+    RunSummary, SchemaVersion, Status, Store, StoreError, TenantId, TenantScope, WaitFilter, WaitQuery,
+    WaitRow,
 };
 use stepwell::testing::{BEGINS, TestEngine, never_answer};
 use stepwell::{Engine, EngineError, Host, ManualClock, Run};
-use stepwell_postgres::ground::Ground;
+use stepwell_postgres::test_schema::TestSchema;
 use stepwell_sqlite::{Options, SqliteStore};
+use tokio::sync::Notify;
 
-/// Says which store the tests run on.
+/// Environment variable that selects the store of the tests.
 const WHICH_STORE: &str = "STEPWELL_TEST_STORE";
 
-/// An empty store of the kind that is asked for.
+/// An empty store of the selected kind.
 pub(crate) async fn store() -> Arc<dyn Store> {
     store_within(Limits::default()).await
 }
 
-/// The same with limits of its own.
+/// An empty store of the selected kind with these limits.
 pub(crate) async fn store_within(limits: Limits) -> Arc<dyn Store> {
     let kind = std::env::var_os(WHICH_STORE).unwrap_or_else(|| "memory".into());
     match kind.to_string_lossy().as_ref() {
@@ -41,26 +44,26 @@ pub(crate) async fn store_within(limits: Limits) -> Arc<dyn Store> {
         }
         "postgres" => {
             let change = |options| stepwell_postgres::Options { limits, ..options };
-            let (inner, lease) = Ground::open_recycled(change).await.unwrap();
+            let (inner, lease) = TestSchema::open_recycled(change).await.unwrap();
             Arc::new(Keeping { inner, _place: lease })
         }
         other => panic!("{WHICH_STORE} is `{other}`; it can be `memory`, `sqlite` or `postgres`"),
     }
 }
 
-/// How many of something that only shows in numbers: a tenth of them where each is written to a database.
+/// Scales a count for volume tests: a tenth of it on stores that write to a database.
 pub(crate) fn many(count: u64) -> u64 {
     let on_memory = std::env::var_os(WHICH_STORE).is_none_or(|kind| kind == "memory");
     if on_memory { count } else { count / 10 }
 }
 
-/// An engine on an empty store of the kind that is asked for.
+/// An engine on an empty store of the selected kind.
 pub(crate) async fn start(build: impl FnOnce(Builder) -> Builder) -> Result<TestEngine, EngineError> {
     let (store, clock) = ground().await;
     TestEngine::start_on(store, clock, build).await
 }
 
-/// The tasks of one process: they can be counted, and ended like a process that is killed.
+/// The tasks of one process: a test can count them, and abort them like those of a killed process.
 #[derive(Clone, Default)]
 pub(crate) struct Tasks(Arc<Mutex<Vec<tokio::task::JoinHandle<()>>>>);
 
@@ -71,17 +74,17 @@ impl Spawn for Tasks {
 }
 
 impl Tasks {
-    /// How many there ever were.
+    /// The number of tasks ever spawned.
     pub(crate) fn begun(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 
-    /// How many are going on.
+    /// The number of tasks that have not finished.
     pub(crate) fn going(&self) -> usize {
         self.0.lock().unwrap().iter().filter(|task| !task.is_finished()).count()
     }
 
-    /// Ends them all where they are: nothing is let go of, nothing is said.
+    /// Aborts all tasks where they are: no run is released and no message is sent.
     pub(crate) async fn kill(&self) {
         let tasks: Vec<_> = std::mem::take(&mut *self.0.lock().unwrap());
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
@@ -91,11 +94,11 @@ impl Tasks {
     }
 }
 
-/// How long a process that can be killed counts as living without a heartbeat.
+/// Lease of a process that can be killed, in milliseconds.
 pub(crate) const LEASE_MS: u64 = 15_000;
 
 /// An engine whose process can be killed; another one notices after [`LEASE_MS`].
-pub(crate) async fn mortal(
+pub(crate) async fn start_killable(
     store: Arc<dyn Store>,
     clock: &ManualClock,
     build: impl FnOnce(Builder) -> Builder,
@@ -112,12 +115,12 @@ pub(crate) async fn ground() -> (Arc<dyn Store>, ManualClock) {
     (store().await, ManualClock::new(BEGINS))
 }
 
-/// Some time after the beginning of a test.
+/// The instant this many seconds after the start of a test.
 pub(crate) fn after_s(seconds: u64) -> Timestamp {
     BEGINS.plus_ms(seconds * 1_000)
 }
 
-/// Lets several engines do what they can do now.
+/// Lets several engines do all work that is due now.
 pub(crate) async fn settle(engines: &[&TestEngine]) {
     for _ in 0..2 {
         for engine in engines {
@@ -126,33 +129,41 @@ pub(crate) async fn settle(engines: &[&TestEngine]) {
     }
 }
 
-/// What is to happen to a commit on its way to the store.
+/// The fate of a commit on its way to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It arrives.
     Arrives,
-    /// It never arrives, and no answer ever comes.
+    /// The commit never arrives, and the call never returns.
     Hangs,
-    /// It never arrives, and whoever sent it is told so.
+    /// The commit never arrives, and the call returns an error.
     Fails,
-    /// It arrives, and its answer is lost.
+    /// The commit arrives, and its answer is lost.
     AnswerLost,
+    /// The commit arrives, and its answer comes with the next call of [`Watched::answer_late`].
+    AnswerLate,
 }
 
 type Rule = Box<dyn FnMut(&Commit) -> Fate + Send>;
 
-/// A store around a store that keeps what was asked of it, and lets a test say what becomes of a commit.
+/// A store wrapper that records calls and lets a test decide the fate of each commit.
 pub(crate) struct Watched {
     inner: Arc<dyn Store>,
     rule: Mutex<Option<Rule>>,
+    late: Notify,
     first: Mutex<Option<BoxFuture<()>>>,
     after_key: Mutex<Option<BoxFuture<()>>>,
     commits: Mutex<Vec<Commit>>,
-    sweeps: Mutex<Vec<(Sweep, Swept)>>,
+    cleanups: Mutex<Vec<(Cleanup, CleanupResult)>>,
     unswept: Mutex<Option<TenantId>>,
+    /// The tenants whose database node is down.
+    down: Mutex<BTreeSet<TenantId>>,
+    /// Set to make every heartbeat fail.
+    has_no_heartbeats: AtomicBool,
+    heartbeats: Mutex<Vec<Timestamp>>,
+    spanning: AtomicUsize,
     loads: AtomicUsize,
     reads: AtomicUsize,
-    /// So many reads of cells are still to fail.
+    /// The number of cell reads that are still to fail.
     unread: AtomicUsize,
 }
 
@@ -161,63 +172,100 @@ impl Watched {
         Arc::new(Watched {
             inner,
             rule: Mutex::default(),
+            late: Notify::new(),
             first: Mutex::default(),
             after_key: Mutex::default(),
             commits: Mutex::default(),
-            sweeps: Mutex::default(),
+            cleanups: Mutex::default(),
             unswept: Mutex::default(),
+            down: Mutex::default(),
+            has_no_heartbeats: AtomicBool::new(false),
+            heartbeats: Mutex::default(),
+            spanning: AtomicUsize::new(0),
             loads: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
             unread: AtomicUsize::new(0),
         })
     }
 
-    /// From now on this says what becomes of a commit.
+    /// Sets the rule that decides the fate of every later commit.
     pub(crate) fn rule(&self, rule: impl FnMut(&Commit) -> Fate + Send + 'static) {
         *self.rule.lock().unwrap() = Some(Box::new(rule));
     }
 
-    /// Before the next commit arrives, this happens.
+    /// Delivers the answers that are late.
+    pub(crate) fn answer_late(&self) {
+        self.late.notify_waiters();
+    }
+
+    /// Runs this before the next commit arrives.
     pub(crate) fn first(&self, first: impl Future<Output = ()> + Send + 'static) {
         *self.first.lock().unwrap() = Some(Box::pin(first));
     }
 
-    /// After the next look for the record of a key, and before whoever looks is told, this happens.
+    /// Runs this after the next lookup of a key's record, before its caller gets the answer.
     pub(crate) fn after_key(&self, then: impl Future<Output = ()> + Send + 'static) {
         *self.after_key.lock().unwrap() = Some(Box::pin(then));
     }
 
-    /// The commits that were asked for since this was last called.
+    /// The commits requested since the last call.
     pub(crate) fn commits(&self) -> Vec<Commit> {
         std::mem::take(&mut *self.commits.lock().unwrap())
     }
 
-    /// The sweeps since this was last called.
-    pub(crate) fn sweeps(&self) -> Vec<(Sweep, Swept)> {
-        std::mem::take(&mut *self.sweeps.lock().unwrap())
+    /// The cleanups since the last call.
+    pub(crate) fn cleanups(&self) -> Vec<(Cleanup, CleanupResult)> {
+        std::mem::take(&mut *self.cleanups.lock().unwrap())
     }
 
-    /// From now on nothing of this tenant's can be swept.
-    pub(crate) fn never_sweep(&self, scope: TenantScope) {
+    /// Makes every later cleanup of this tenant fail.
+    pub(crate) fn fail_cleanups_of(&self, scope: TenantScope) {
         *self.unswept.lock().unwrap() = Some(scope.tenant());
     }
 
-    /// How many runs were loaded or taken since this was last called.
+    /// Lets the database node of these tenants fail, and no other. Calls that span tenants fail while any node is down.
+    pub(crate) fn nodes_down(&self, scopes: impl IntoIterator<Item = TenantScope>) {
+        *self.down.lock().unwrap() = scopes.into_iter().map(|scope| scope.tenant()).collect();
+    }
+
+    /// Makes every later heartbeat fail.
+    pub(crate) fn fail_heartbeats(&self) {
+        self.has_no_heartbeats.store(true, Ordering::SeqCst);
+    }
+
+    /// The times of the heartbeats since the last call.
+    pub(crate) fn heartbeats(&self) -> Vec<Timestamp> {
+        std::mem::take(&mut *self.heartbeats.lock().unwrap())
+    }
+
+    /// The number of calls that span tenants since the last call.
+    pub(crate) fn spanning(&self) -> usize {
+        self.spanning.swap(0, Ordering::SeqCst)
+    }
+
+    /// Fails if the node of this tenant is down; without a tenant, if any node is.
+    fn reach(&self, scope: Option<TenantScope>) -> Result<(), StoreError> {
+        let down = self.down.lock().unwrap();
+        let is_down = scope.map_or(!down.is_empty(), |scope| down.contains(&scope.tenant()));
+        if is_down { Err(StoreError::Unavailable("simulated outage of a node".to_owned())) } else { Ok(()) }
+    }
+
+    /// The number of runs loaded or claimed since the last call.
     pub(crate) fn loads(&self) -> usize {
         self.loads.swap(0, Ordering::SeqCst)
     }
 
-    /// The next reads of cells fail.
+    /// Makes the next `count` cell reads fail.
     pub(crate) fn fail_reads(&self, count: usize) {
         self.unread.store(count, Ordering::SeqCst);
     }
 
-    /// How many reads of cells are still to fail.
+    /// The number of cell reads that are still to fail.
     pub(crate) fn unread(&self) -> usize {
         self.unread.load(Ordering::SeqCst)
     }
 
-    /// How often cells were read since this was last called.
+    /// The number of cell reads since the last call.
     pub(crate) fn reads(&self) -> usize {
         self.reads.swap(0, Ordering::SeqCst)
     }
@@ -237,6 +285,24 @@ macro_rules! forward {
     )+};
 }
 
+/// Calls about one tenant, which fail if its node is down.
+macro_rules! reach_and_forward {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)+) => {$(
+        fn $name<'a, 'b>(&'a self, scope: TenantScope, $($arg: $kind),*) -> Answer<'b, $answer>
+        where
+            'a: 'b,
+            Self: 'b,
+        {
+            Box::pin(async move {
+                self.reach(Some(scope))?;
+                self.inner.$name(scope, $($arg),*).await
+            })
+        }
+    )+};
+}
+
+pub(crate) mod damaged;
+
 impl Store for Watched {
     fn commit<'a, 'b>(
         &'a self,
@@ -255,16 +321,24 @@ impl Store for Watched {
                 first.await;
             }
             let reference = commit.reference();
+            self.reach(Some(scope))?;
             match fate {
                 Fate::Arrives => self.inner.commit(scope, commit).await,
                 Fate::Hangs => never_answer().await,
                 Fate::Fails => {
-                    let why = "it is out of reach".to_owned();
+                    let why = "simulated outage".to_owned();
                     Err(CommitError::Store(StoreError::Unavailable(why)))
                 }
                 Fate::AnswerLost => {
                     let _ = self.inner.commit(scope, commit).await;
                     Err(CommitError::Unknown { reference, why: "the answer was lost".to_owned() })
+                }
+                Fate::AnswerLate => {
+                    let answer = self.inner.commit(scope, commit).await;
+                    tokio::select! {
+                        () = self.late.notified() => answer,
+                        answer = never_answer() => answer,
+                    }
                 }
             }
         })
@@ -280,7 +354,10 @@ impl Store for Watched {
         Self: 'b,
     {
         self.loads.fetch_add(1, Ordering::SeqCst);
-        self.inner.load(scope, run)
+        Box::pin(async move {
+            self.reach(Some(scope))?;
+            self.inner.load(scope, run).await
+        })
     }
 
     fn claim<'a, 'b>(
@@ -293,6 +370,7 @@ impl Store for Watched {
         Self: 'b,
     {
         Box::pin(async move {
+            self.reach(Some(scope))?;
             let taken = self.inner.claim(scope, claim).await?;
             self.loads.fetch_add(taken.items.len(), Ordering::SeqCst);
             Ok(taken)
@@ -311,24 +389,32 @@ impl Store for Watched {
         self.reads.fetch_add(1, Ordering::SeqCst);
         let less = |left: usize| left.checked_sub(1);
         if self.unread.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            let why = "it is out of reach".to_owned();
+            let why = "simulated outage".to_owned();
             return Box::pin(async { Err(StoreError::Unavailable(why)) });
         }
-        self.inner.cells(scope, query)
+        Box::pin(async move {
+            self.reach(Some(scope))?;
+            self.inner.cells(scope, query).await
+        })
     }
 
-    fn sweep<'a, 'b>(&'a self, scope: TenantScope, sweep: Sweep) -> Answer<'b, Result<Swept, StoreError>>
+    fn cleanup<'a, 'b>(
+        &'a self,
+        scope: TenantScope,
+        cleanup: Cleanup,
+    ) -> Answer<'b, Result<CleanupResult, StoreError>>
     where
         'a: 'b,
         Self: 'b,
     {
         Box::pin(async move {
             if *self.unswept.lock().unwrap() == Some(scope.tenant()) {
-                return Err(StoreError::Unavailable("its rows are out of reach".to_owned()));
+                return Err(StoreError::Unavailable("simulated outage of one tenant".to_owned()));
             }
-            let swept = self.inner.sweep(scope, sweep.clone()).await?;
-            self.sweeps.lock().unwrap().push((sweep, swept));
-            Ok(swept)
+            self.reach(Some(scope))?;
+            let cleaned = self.inner.cleanup(scope, cleanup.clone()).await?;
+            self.cleanups.lock().unwrap().push((cleanup, cleaned));
+            Ok(cleaned)
         })
     }
 
@@ -344,6 +430,7 @@ impl Store for Watched {
         let is_key = matches!(query, RecordQuery::Key { .. });
         let then = if is_key { self.after_key.lock().unwrap().take() } else { None };
         Box::pin(async move {
+            self.reach(Some(scope))?;
             let found = self.inner.records(scope, query).await;
             if let Some(then) = then {
                 then.await;
@@ -356,21 +443,63 @@ impl Store for Watched {
         self.inner.hints()
     }
 
+    fn due<'a, 'b>(&'a self, expired: Vec<ProcessId>) -> Answer<'b, Result<Vec<DueTenant>, StoreError>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        self.spanning.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            self.reach(None)?;
+            self.inner.due(expired).await
+        })
+    }
+
+    fn tenants<'a, 'b>(
+        &'a self,
+        after: Option<TenantId>,
+        limit: u32,
+    ) -> Answer<'b, Result<Vec<TenantId>, StoreError>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        self.spanning.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            self.reach(None)?;
+            self.inner.tenants(after, limit).await
+        })
+    }
+
+    fn heartbeat<'a, 'b>(&'a self, beat: Heartbeat) -> Answer<'b, Result<Membership, StoreError>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        self.heartbeats.lock().unwrap().push(beat.now);
+        Box::pin(async move {
+            if self.has_no_heartbeats.load(Ordering::SeqCst) {
+                return Err(StoreError::Unavailable("simulated outage".to_owned()));
+            }
+            self.inner.heartbeat(beat).await
+        })
+    }
+
+    reach_and_forward! {
+        outcome(commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
+        runs(query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
+        links(query: LinkQuery) -> Result<Page<Link>, StoreError>;
+        waits(query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
+        history(query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
+        documents(query: DocumentQuery) -> Result<Page<Document>, StoreError>;
+    }
+
     forward! {
-        outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
-        due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
-        beat(beat: Beat) -> Result<Beaten, StoreError>;
-        runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
-        links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
-        waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
-        history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
-        documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
-        tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
         migrate() -> Result<SchemaVersion, StoreError>;
     }
 }
 
-/// A store, and the folder or schema that is its own while it is open.
+/// A store, and the folder or schema that exists while it is open.
 struct Keeping<S, P> {
     inner: S,
     _place: P,
@@ -386,8 +515,8 @@ impl<S: Store, P: Send + Sync + 'static> Store for Keeping<S, P> {
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         load(scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
         claim(scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError>;
-        due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
-        beat(beat: Beat) -> Result<Beaten, StoreError>;
+        due(expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError>;
+        heartbeat(beat: Heartbeat) -> Result<Membership, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
         links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
@@ -395,38 +524,38 @@ impl<S: Store, P: Send + Sync + 'static> Store for Keeping<S, P> {
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
         records(scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
-        sweep(scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError>;
+        cleanup(scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError>;
         tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
         migrate() -> Result<SchemaVersion, StoreError>;
     }
 }
 
-/// A run's history: each change and the commit that made it.
-pub(crate) async fn history(engine: &Engine, run: RunId) -> Vec<(Entry, CommitId)> {
+/// The history of a run: each entry and the commit that made it.
+pub(crate) async fn history(engine: &Engine, run: RunId) -> Vec<(HistoryEntry, CommitId)> {
     let query = HistoryQuery { run, from: 0, with_state: false, limit: 1_000 };
     let page = engine.store().history(engine.scope(), query).await.unwrap();
-    assert_eq!(page.next, None, "the history is longer than the test thinks");
+    assert_eq!(page.next, None, "the history has more than 1,000 entries");
     let read = |row: &HistoryRow| serde_json::from_slice(&row.entry).unwrap();
     page.items.iter().map(|row| (read(row), row.commit)).collect()
 }
 
-/// What a run's history calls its changes.
-pub(crate) async fn words(engine: &Engine, run: RunId) -> Vec<String> {
+/// The action names in a run's history.
+pub(crate) async fn history_actions(engine: &Engine, run: RunId) -> Vec<String> {
     history(engine, run).await.into_iter().map(|(entry, _)| entry.action).collect()
 }
 
-/// The audit trail.
+/// The audit trail with the commit of each row.
 pub(crate) async fn audit(engine: &Engine) -> Vec<(CommitId, AuditRow)> {
     let query = RecordQuery::Audit { limit: 1_000, cursor: None };
     let page = engine.store().records(engine.scope(), query).await.unwrap();
     let row = |record| match record {
         Record::Audit { commit, row, .. } => (commit, row),
-        other => panic!("{other:?} is no row of the audit trail"),
+        other => panic!("{other:?} is not an audit row"),
     };
     page.items.into_iter().map(row).collect()
 }
 
-/// Every run of a tenant, in the order in which they were made.
+/// Every run of a tenant that matches the query, in order of creation.
 pub(crate) async fn runs(engine: &Engine, query: RunQuery) -> Vec<RunSummary> {
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
@@ -446,7 +575,7 @@ pub(crate) async fn runs_of(engine: &Engine, workflow: &str) -> Vec<RunSummary> 
     runs(engine, RunQuery { workflow: Some(workflow.into()), ..RunQuery::default() }).await
 }
 
-/// A run's children, by their numbers.
+/// The children of a run, ordered by their numbers.
 pub(crate) async fn children_of(engine: &Engine, run: RunId) -> Vec<RunSummary> {
     let mut found = runs(engine, RunQuery { parent: Some(run), ..RunQuery::default() }).await;
     found.sort_by_key(|child| child.parent.as_ref().map(|parent| parent.child));
@@ -455,41 +584,41 @@ pub(crate) async fn children_of(engine: &Engine, run: RunId) -> Vec<RunSummary> 
 
 /// The open waits of a run.
 pub(crate) async fn waits_of(engine: &Engine, run: RunId) -> Vec<WaitRow> {
-    let query = WaitQuery { of: WaitsOf::Run(run), limit: 100, cursor: None };
+    let query = WaitQuery { of: WaitFilter::Run(run), limit: 100, cursor: None };
     engine.store().waits(engine.scope(), query).await.unwrap().items
 }
 
-/// How a run is doing.
+/// The status of a run.
 pub(crate) async fn status(run: &Run) -> Status {
     run.view().await.unwrap().status
 }
 
-/// The version a run is at.
+/// The version of a run.
 pub(crate) async fn version(run: &Run) -> u64 {
     run.view().await.unwrap().snapshot.version()
 }
 
-/// The places a run is in.
+/// The active places of a run.
 pub(crate) async fn places(run: &Run) -> Vec<Name> {
     run.view().await.unwrap().snapshot.current_places()
 }
 
-/// A run's data.
+/// The context of a run.
 pub(crate) async fn context(run: &Run) -> Value {
     run.view().await.unwrap().snapshot.context().clone()
 }
 
-/// The code of the error with which a run stands still.
+/// The code of the error with which a run failed.
 pub(crate) async fn error_code(run: &Run) -> Option<String> {
     run.view().await.unwrap().ledger.stopped.map(|stopped| stopped.error.code)
 }
 
-/// Another tenant than the one of programs that have none.
+/// A tenant other than the default one.
 pub(crate) fn other_tenant() -> TenantScope {
-    TenantScope::vouched(TenantId::new(uuid::Uuid::from_u128(2)))
+    TenantScope::trusted(TenantId::new(uuid::Uuid::from_u128(2)))
 }
 
-/// Is true before long, without any time passing for the engines.
+/// Waits until the condition is true, without advancing the engines' clock.
 pub(crate) async fn eventually(what: impl AsyncFn() -> bool) {
     soon(async {
         while !what().await {
@@ -499,7 +628,7 @@ pub(crate) async fn eventually(what: impl AsyncFn() -> bool) {
     .await;
 }
 
-/// Is done soon, or the test fails instead of hanging.
+/// Waits for a future, and fails the test instead of hanging.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it takes too long")
 }

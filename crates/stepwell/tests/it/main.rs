@@ -1,11 +1,11 @@
-//! The engine, promise by promise, on the store that `STEPWELL_TEST_STORE` names: `memory`, `sqlite` or `postgres`.
-//! `cargo xtask test` runs them on all three.
+//! Integration tests of the engine, on the store that `STEPWELL_TEST_STORE` names: `memory`, `sqlite` or `postgres`.
+//! `cargo xtask test` runs them on all three. Tests of cron patterns use no store and run once.
 #![allow(clippy::unwrap_used)]
 
-mod beside;
 mod capacity;
 mod catalogue;
 mod children;
+mod commit_in;
 mod cron;
 mod crowd;
 mod data;
@@ -19,7 +19,9 @@ mod kit;
 mod migrating;
 mod observing;
 mod operators;
+mod outage;
 mod ownership;
+mod people;
 mod remote;
 mod retention;
 mod schedules;
@@ -32,6 +34,7 @@ mod stateless;
 mod steps;
 mod timeouts;
 mod timers;
+mod unreadable;
 mod workflows;
 mod world;
 mod written;

@@ -1,4 +1,4 @@
-//! Editions: a run stays with the one it began with until somebody migrates it, and that is one audited commit.
+//! Workflow versions: a run keeps the version it started with until a migration, which is one audited commit.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::kit::{
     version, waits_of,
 };
 
-/// A permit waits for its stamp. The first edition calls the place `desk`, the second `counter`.
+/// A permit waits for its stamp. Version 1 calls the place `desk`, version 2 `counter`.
 fn permit(edition: u32) -> Spec {
     let place = if edition == 1 { "desk" } else { "counter" };
     Spec::new("permit")
@@ -58,7 +58,7 @@ async fn stamped(engine: &TestEngine, run: &Run) -> Value {
 }
 
 #[tokio::test]
-async fn a_new_edition_changes_nothing_for_runs_that_go_on() {
+async fn new_version_does_not_affect_existing_runs() {
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(second()).unwrap();
     engine.settle().await;
@@ -70,7 +70,7 @@ async fn a_new_edition_changes_nothing_for_runs_that_go_on() {
 }
 
 #[tokio::test]
-async fn an_older_edition_that_is_registered_later_is_not_what_new_runs_get() {
+async fn older_version_registered_later_is_not_the_default() {
     let (engine, run) = started(|builder| builder.workflow(second())).await;
     engine.register(first()).unwrap();
     let next = engine.start(Start::new("permit")).await.unwrap();
@@ -79,7 +79,7 @@ async fn an_older_edition_that_is_registered_later_is_not_what_new_runs_get() {
 }
 
 #[tokio::test]
-async fn runs_are_pinned_to_the_content_and_not_to_the_authors_number() {
+async fn runs_are_pinned_to_the_definition_hash() {
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(permit(2).version(1).build().unwrap()).unwrap();
     let newer = engine.start(Start::new("permit")).await.unwrap();
@@ -90,7 +90,7 @@ async fn runs_are_pinned_to_the_content_and_not_to_the_authors_number() {
 }
 
 #[tokio::test]
-async fn a_process_that_has_only_the_new_edition_goes_on_with_old_runs_as_they_began() {
+async fn process_with_only_the_new_version_continues_old_runs() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), |b| b.workflow(first())).await.unwrap();
     let run = a.start(Start::new("permit")).await.unwrap().id();
@@ -104,7 +104,7 @@ async fn a_process_that_has_only_the_new_edition_goes_on_with_old_runs_as_they_b
 }
 
 #[tokio::test]
-async fn a_run_is_migrated_by_a_mapping_in_one_audited_commit() {
+async fn migration_is_one_audited_commit() {
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(second()).unwrap();
     let mapping = Mapping { context: Some(json!({"for": "a barn"})), ..mapping(&[("desk", "counter")]) };
@@ -132,21 +132,21 @@ async fn a_run_is_migrated_by_a_mapping_in_one_audited_commit() {
 }
 
 #[tokio::test]
-async fn the_same_key_is_the_same_migration() {
+async fn repeated_key_replays_the_migration() {
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(second()).unwrap();
     let (mapping, by) = (mapping(&[("desk", "counter")]), Operator::named("ada").seen(0).key("m-1"));
-    // What is only tried out uses no key up.
+    // A dry run does not consume the idempotency key.
     assert!(engine.migrate(run.id(), 2, &mapping, &by, true).await.unwrap().is_dry);
     let done = engine.migrate_once(run.id(), 2, &mapping, &by, false).await.unwrap();
     let again = engine.migrate_once(run.id(), 2, &mapping, &by, false).await.unwrap();
     assert_eq!((done.is_new, again.is_new), (true, false));
-    assert_eq!(done.came_to, again.came_to);
+    assert_eq!(done.value, again.value);
     assert_eq!((kit::version(&run).await, audit(&engine).await.len()), (1, 1));
 }
 
 #[tokio::test]
-async fn the_edition_a_run_was_migrated_to_is_stored_with_it() {
+async fn migration_stores_the_target_definition() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), |b| b.workflow(first())).await.unwrap();
     let theirs = a.for_tenant(other_tenant());
@@ -156,14 +156,14 @@ async fn the_edition_a_run_was_migrated_to_is_stored_with_it() {
     let query = RecordQuery::Definition(second().hash());
     assert_eq!(store.records(other_tenant(), query).await.unwrap().items.len(), 1);
     drop((a, theirs));
-    // A process that was built without either of them.
+    // A process that was built without either version.
     let b = TestEngine::start_on(store, clock, |b| b).await.unwrap();
     let run = b.for_tenant(other_tenant()).run(run);
     assert_eq!(stamped(&b, &run).await["edition"], json!(2));
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_would_come_of_it_and_does_nothing() {
+async fn dry_run_reports_the_outcome_and_changes_nothing() {
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(second()).unwrap();
     let before = engine.store().load(engine.scope(), run.id()).await.unwrap();
@@ -179,7 +179,7 @@ async fn a_dry_run_says_what_would_come_of_it_and_does_nothing() {
 }
 
 #[tokio::test]
-async fn everything_that_stands_in_the_way_is_reported_and_the_run_stays() {
+async fn migration_reports_every_obstacle() {
     let schema = json!({"type": "object", "required": ["owner", "size"]});
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(permit(2).context_schema(schema).build().unwrap()).unwrap();
@@ -197,7 +197,7 @@ async fn everything_that_stands_in_the_way_is_reported_and_the_run_stays() {
 }
 
 #[tokio::test]
-async fn a_migration_that_cannot_be_says_why_and_changes_nothing() {
+async fn impossible_migration_is_refused_with_the_reason() {
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(second()).unwrap();
     let (mapping, by) = (mapping(&[("desk", "counter")]), Operator::named("ada"));
@@ -217,7 +217,7 @@ async fn a_migration_that_cannot_be_says_why_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_suspended_run_stays_suspended_when_it_is_migrated() {
+async fn suspended_run_stays_suspended_after_migration() {
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(second()).unwrap();
     engine.operate(run.id(), Command::Suspend, &Operator::default()).await.unwrap();
@@ -229,9 +229,9 @@ async fn a_suspended_run_stays_suspended_when_it_is_migrated() {
     assert_eq!(stamped(&engine, &run).await["edition"], json!(2));
 }
 
-/// A check runs by itself; the editions have different actions for it.
+/// A check that runs by itself; each version has another action for it.
 fn checked(edition: u32) -> Definition {
-    let action = stepwell::core::spec::Action {
+    let action = stepwell::core::spec::ActionSpec {
         name: format!("check_{edition}").into(),
         input: Value::Null,
         save_as: Some(format!("checked_{edition}")),
@@ -247,7 +247,7 @@ fn checked(edition: u32) -> Definition {
 }
 
 #[tokio::test]
-async fn a_failed_run_that_is_migrated_is_retried_with_the_new_edition() {
+async fn migrated_failed_run_is_retried_with_the_new_version() {
     let broken = |_: Cx| async { Err::<(), _>(ActionError::new("broken", "it is broken")) };
     let works = |_: Cx| async { Ok::<_, ActionError>("yes") };
     let build =
@@ -265,7 +265,7 @@ async fn a_failed_run_that_is_migrated_is_retried_with_the_new_edition() {
 }
 
 #[tokio::test]
-async fn the_result_of_an_action_of_the_old_edition_is_not_taken_by_the_new_one() {
+async fn result_of_an_old_versions_action_is_discarded() {
     let door = Arc::new(Semaphore::new(0));
     let seen = Arc::new(Mutex::new(Vec::<Cx>::new()));
     let slow = {
@@ -320,7 +320,7 @@ async fn asked(rule: ChildRule) -> (TestEngine, Run) {
 }
 
 #[tokio::test]
-async fn children_that_can_no_longer_fulfil_the_new_editions_rule_stop_the_run() {
+async fn unsatisfiable_child_rule_of_new_version_stops_the_run() {
     let (engine, run) = asked(ChildRule::AllSettled).await;
     assert_eq!(status(&run).await, Status::Waiting);
     engine.register(neighbours(2, ChildRule::All)).unwrap();
@@ -333,7 +333,7 @@ async fn children_that_can_no_longer_fulfil_the_new_editions_rule_stop_the_run()
 }
 
 #[tokio::test]
-async fn a_run_that_waits_for_children_still_hears_of_them_after_a_migration() {
+async fn migrated_run_still_counts_its_children() {
     let (engine, run) = asked(ChildRule::AllSettled).await;
     engine.register(neighbours(2, ChildRule::Any)).unwrap();
     engine.migrate(run.id(), 2, &Mapping::default(), &Operator::default(), false).await.unwrap();
@@ -346,7 +346,7 @@ async fn a_run_that_waits_for_children_still_hears_of_them_after_a_migration() {
 }
 
 #[tokio::test]
-async fn waits_that_the_new_edition_does_not_have_are_closed() {
+async fn waits_missing_in_the_new_version_are_closed() {
     let old = Spec::new("permit").step("todo").end("granted").signal("GRANT");
     let old = old.on_signal("grant", "todo", "GRANT", "granted").build().unwrap();
     let new = Spec::new("permit").version(2).step("todo").end("granted");
@@ -363,7 +363,7 @@ async fn waits_that_the_new_edition_does_not_have_are_closed() {
 }
 
 #[tokio::test]
-async fn a_run_can_be_forked_from_a_checkpoint_before_its_migration() {
+async fn run_can_be_forked_from_before_its_migration() {
     let (engine, run) = started(|builder| builder.workflow(first())).await;
     engine.register(second()).unwrap();
     let by = Operator::default();

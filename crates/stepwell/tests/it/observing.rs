@@ -1,4 +1,4 @@
-//! What an engine tells whoever listens: every fact once, whatever becomes of a run, and nothing of its data.
+//! Observers: they receive every observation once, whatever happens to a run, and none of its data.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,16 +8,16 @@ use serde_json::json;
 use stepwell::core::retry::Retry;
 use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
 use stepwell::core::{Definition, Failure, RunId, Spec};
-use stepwell::observe::{Missed, SpanId};
+use stepwell::observe::{NoResult, SpanId};
 use stepwell::store::Status;
 use stepwell::testing::TestEngine;
 use stepwell::{
-    ActionError, Command, Cx, EngineError, Fact, Observer, Operator, Poll, RemoteAction, Signal, Start,
+    ActionError, Command, Cx, EngineError, Observation, Observer, Operator, Poll, RemoteAction, Signal, Start,
 };
 
-use crate::kit::{LEASE_MS, ground, mortal, settle};
+use crate::kit::{LEASE_MS, ground, settle, start_killable};
 
-/// Counts facts by a word for each, and keeps the ids of spans.
+/// Counts observations by a label for each, and keeps the ids of spans.
 #[derive(Default)]
 struct Listener {
     seen: Mutex<BTreeMap<String, usize>>,
@@ -39,29 +39,29 @@ impl Listener {
 }
 
 impl Observer for Listener {
-    fn observe(&self, fact: &Fact<'_>) {
-        let word = match fact {
-            Fact::Started { of, .. } => format!("started {}", of.workflow),
-            Fact::Turned { of, before, after, .. } if before != after => {
+    fn observe(&self, observation: &Observation<'_>) {
+        let word = match observation {
+            Observation::Started { of, .. } => format!("started {}", of.workflow),
+            Observation::Committed { of, before, after, .. } if before != after => {
                 format!("{} is {}", of.workflow, after.as_str())
             }
-            Fact::Turned { .. } => "turned".to_owned(),
-            Fact::ActionBegan { of, tried } => {
+            Observation::Committed { .. } => "run committed".to_owned(),
+            Observation::ActionBegan { of, tried } => {
                 self.spans.lock().unwrap().push((of.root, tried.span));
                 format!("{} begins, try {}", tried.action, tried.attempt)
             }
-            Fact::ActionEnded { tried, result, .. } => match result {
+            Observation::ActionEnded { tried, result, .. } => match result {
                 Ok(()) => format!("{} done", tried.action),
-                Err(Missed::Failed(failure)) => format!("{} failed: {}", tried.action, failure.code),
-                Err(Missed::TimedOut) => format!("{} timed out", tried.action),
-                Err(Missed::Dropped) => format!("{} dropped", tried.action),
+                Err(NoResult::Failed(failure)) => format!("{} failed: {}", tried.action, failure.code),
+                Err(NoResult::TimedOut) => format!("{} timed out", tried.action),
+                Err(NoResult::Dropped) => format!("{} dropped", tried.action),
             },
-            Fact::Signalled { came_to, .. } => format!("signal {came_to:?}"),
-            Fact::SignalRefused => "signal refused".to_owned(),
-            Fact::Found { late } => format!("found {} s late", late.as_secs()),
-            Fact::Committed { refused: Some(why), .. } => format!("not committed: {why}"),
-            Fact::Committed { .. } => "committed".to_owned(),
-            Fact::Died { processes } => format!("{processes} died"),
+            Observation::Signalled { value, .. } => format!("signal {value:?}"),
+            Observation::SignalRefused => "signal refused".to_owned(),
+            Observation::RunClaimed { late } => format!("claimed {} s late", late.as_secs()),
+            Observation::StoreCommit { refused: Some(why), .. } => format!("not committed: {why}"),
+            Observation::StoreCommit { .. } => "store committed".to_owned(),
+            Observation::ProcessesExpired { processes } => format!("{processes} expired"),
             _ => return,
         };
         *self.seen.lock().unwrap().entry(word).or_default() += 1;
@@ -76,13 +76,13 @@ fn listened(listener: &Arc<Listener>) -> Arc<dyn Observer> {
     listener.clone()
 }
 
-/// A parcel waits to be packed.
+/// A parcel that waits to be packed.
 fn parcel() -> Definition {
     let spec = Spec::new("parcel").wait("table", "PACKED").end("packed").signal("PACKED");
     spec.auto("put", "table", "packed").build().unwrap()
 }
 
-/// An order waits for its parcel.
+/// An order that waits for its parcel.
 fn order() -> Definition {
     let rule = Wait { children: Some(ChildRule::All), ..Wait::default() };
     Spec::new("order")
@@ -101,7 +101,7 @@ async fn split(cx: Cx) -> Result<String, ActionError> {
 }
 
 #[tokio::test]
-async fn a_tree_of_runs_is_told_once_from_its_beginning_to_its_end() {
+async fn run_tree_is_observed_once_from_start_to_end() {
     let listener = Arc::new(Listener { is_traced: true, ..Listener::default() });
     let build = |engine: stepwell::Builder| {
         engine.observer(listened(&listener)).workflow(parcel()).workflow(order()).action("split", split)
@@ -124,13 +124,13 @@ async fn a_tree_of_runs_is_told_once_from_its_beginning_to_its_end() {
     engine.signal(child, Signal::new("PACKED")).await.unwrap();
     engine.settle().await;
     assert_eq!(run.view().await.unwrap().status, Status::Completed);
-    listener.has(&[("signal Taken", 1), ("parcel is completed", 1), ("order is completed", 1)]);
+    listener.has(&[("signal Consumed", 1), ("parcel is completed", 1), ("order is completed", 1)]);
     let refused = engine.signal(child, Signal::new("PACKED")).await.unwrap_err();
     assert!(matches!(refused, EngineError::Refused(_)), "{refused}");
-    listener.has(&[("signal refused", 1), ("signal Taken", 1)]);
+    listener.has(&[("signal refused", 1), ("signal Consumed", 1)]);
 }
 
-/// A task tries what its data says.
+/// A task whose action behaves as its data says.
 fn task() -> Definition {
     let retry = Retry { attempts: 1, ..Retry::default() };
     Spec::new("task")
@@ -154,7 +154,7 @@ async fn work(cx: Cx) -> Result<(), ActionError> {
 }
 
 #[tokio::test]
-async fn tries_that_fail_take_too_long_or_are_no_longer_wanted_are_told_apart() {
+async fn failed_timed_out_and_dropped_attempts_are_distinguished() {
     let listener = Arc::new(Listener::default());
     let build = |engine: stepwell::Builder| {
         engine.observer(listened(&listener)).workflow(task()).action("work", work)
@@ -184,38 +184,38 @@ async fn tries_that_fail_take_too_long_or_are_no_longer_wanted_are_told_apart() 
     listener.has(&[("work dropped", 1), ("task is cancelled", 1)]);
     let later = engine.start(Start::new("task").after(Duration::from_secs(600))).await.unwrap();
     engine.signal(later.id(), Signal::new("GO")).await.unwrap();
-    listener.has(&[("signal Kept", 1)]);
+    listener.has(&[("signal Buffered", 1)]);
 }
 
 #[tokio::test]
-async fn who_takes_over_from_a_process_that_died_hears_of_it_and_who_is_late_too() {
+async fn takeover_after_a_crash_is_observed() {
     let (store, clock) = ground().await;
     let (first, second) = (Arc::new(Listener::default()), Arc::new(Listener::default()));
     let with = |listener: &Arc<Listener>| {
         let listener = listened(listener);
         move |engine: stepwell::Builder| engine.observer(listener).workflow(task()).action("work", work)
     };
-    let (engine, tasks) = mortal(store.clone(), &clock, with(&first)).await;
+    let (engine, tasks) = start_killable(store.clone(), &clock, with(&first)).await;
     let run = engine.start(Start::new("task").input(&json!({"how": "sticks"}))).await.unwrap();
     engine.signal(run.id(), Signal::new("GO")).await.unwrap();
     settle(&[&engine]).await;
     first.has(&[("work begins, try 1", 1)]);
     tasks.kill().await;
     first.has(&[("work dropped", 1)]);
-    let (other, _tasks) = mortal(store, &clock, with(&second)).await;
+    let (other, _tasks) = start_killable(store, &clock, with(&second)).await;
     other.advance(Duration::from_millis(LEASE_MS * 2)).await;
-    second.has(&[("1 died", 1), ("work begins, try 2", 1)]);
+    second.has(&[("1 expired", 1), ("work begins, try 2", 1)]);
     let traces = |listener: &Listener| listener.spans.lock().unwrap().clone();
     let ids = [traces(&first), traces(&second)].concat();
     assert!(ids.len() >= 2 && ids.iter().all(|(root, _)| *root == run.id()), "{ids:?}");
     let mut spans: Vec<_> = ids.iter().map(|(_, span)| span.number()).collect();
     spans.sort_unstable();
     spans.dedup();
-    assert_eq!(spans.len(), ids.len(), "every try is another span");
+    assert_eq!(spans.len(), ids.len(), "every attempt has its own span");
 }
 
 #[tokio::test]
-async fn what_a_worker_elsewhere_did_is_told_once_when_it_is_over() {
+async fn remote_attempts_are_observed_once_when_they_end() {
     let listener = Arc::new(Listener::default());
     let engine = TestEngine::start(|engine| engine.observer(listened(&listener))).await.unwrap();
     engine.catalogue().put_action(RemoteAction::new("work")).await.unwrap();
@@ -237,11 +237,11 @@ async fn what_a_worker_elsewhere_did_is_told_once_when_it_is_over() {
     listener.has(&told);
 }
 
-/// Panics whatever it is told or asked.
+/// An observer that panics on every call.
 struct Clumsy;
 
 impl Observer for Clumsy {
-    fn observe(&self, _: &Fact<'_>) {
+    fn observe(&self, _: &Observation<'_>) {
         panic!("told");
     }
 
@@ -251,7 +251,7 @@ impl Observer for Clumsy {
 }
 
 #[tokio::test]
-async fn an_observer_that_panics_brings_nothing_down() {
+async fn panicking_observer_does_not_stop_a_run() {
     let work = |cx: Cx| async move { Ok::<_, ActionError>(cx.traceparent()) };
     let job = crate::world::job(|work| work);
     let build =

@@ -1,4 +1,4 @@
-//! What operators do to runs: each command is one audited commit on the version they saw, or changes nothing.
+//! Operator commands: each is one audited commit on the version the operator saw, or changes nothing.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,12 +17,12 @@ use stepwell::{
 use tokio::sync::Semaphore;
 
 use crate::kit::{
-    self, Watched, audit, context, error_code, ground, history, other_tenant, places, settle, soon, status,
-    version, waits_of, words,
+    self, Watched, audit, context, error_code, ground, history, history_actions, other_tenant, places,
+    settle, soon, status, version, waits_of,
 };
 use crate::world::Ice;
 
-/// How a clerk does what is asked of them.
+/// The behaviour of a clerk's action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Does,
@@ -30,7 +30,7 @@ enum Mood {
     Takes,
 }
 
-/// A clerk does the reviews: at once, not at all, or when the test lets them.
+/// An action that reviews claims: it succeeds, fails, or waits until the test lets it continue.
 #[derive(Clone)]
 struct Clerk(Arc<Desk>);
 
@@ -53,7 +53,7 @@ impl Clerk {
         self.0.door.add_permits(1);
     }
 
-    /// What the clerk was asked, one after the other.
+    /// The contexts of all calls so far, in order.
     fn seen(&self) -> Vec<Cx> {
         self.0.seen.lock().unwrap().clone()
     }
@@ -97,7 +97,7 @@ fn claim() -> Spec {
         .auto("pay", "approved", "paid")
 }
 
-/// The same, reviewed by itself.
+/// The same claim with an automatic review.
 fn automatic() -> Definition {
     Spec::new("automatic")
         .step("filed")
@@ -153,10 +153,10 @@ impl Office {
         run
     }
 
-    /// Commands; it is one commit, with one row of the audit trail, on the version that was seen.
+    /// Runs a command and checks that it is one commit, with one audit row, on the version that was seen.
     async fn command(&self, run: &Run, command: Command) -> Commit {
         self.engine.settle().await;
-        // Nothing comes between the command and the look at what it did.
+        // Nothing runs between the command and the checks of its effects.
         self.ice.freeze();
         let seen = version(run).await;
         let by = Operator {
@@ -178,7 +178,7 @@ impl Office {
         assert_eq!((row.actor.as_deref(), row.run), (Some("ada"), Some(run.id())));
         let detail: Value = serde_json::from_slice(&row.detail).unwrap();
         assert_eq!(detail, json!({"seen": seen, "reason": "the customer called", "detail": word}));
-        // The same commit has made the version, if there is one.
+        // The same commit creates the version, if there is one.
         let grows = matches!(command, Command::Patch { .. } | Command::Move { .. } | Command::Cancel);
         assert_eq!(!step.next.is_empty(), grows);
         let newest = history(&self.engine, run.id()).await.pop().unwrap();
@@ -208,7 +208,7 @@ fn every_command() -> Vec<Command> {
 }
 
 #[tokio::test]
-async fn a_retry_runs_the_failed_transition_again_at_once_with_its_original_payload() {
+async fn retry_repeats_the_failed_transition_with_its_payload() {
     let office = Office::open(Mood::Fails).await;
     let run = office.reviewed().await;
     assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("illegible")));
@@ -220,11 +220,11 @@ async fn a_retry_runs_the_failed_transition_again_at_once_with_its_original_payl
     office.engine.settle().await;
     assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["approved".into()]));
     assert_eq!(office.clerk.payloads(), vec![json!("please"); 3]);
-    assert_eq!(words(&office.engine, run.id()).await, ["__start", "REVIEW"]);
+    assert_eq!(history_actions(&office.engine, run.id()).await, ["__start", "REVIEW"]);
 }
 
 #[tokio::test]
-async fn a_retry_does_not_wait_for_the_pause_between_tries() {
+async fn retry_skips_the_retry_delay() {
     let retry = Retry { attempts: 3, delay_ms: 30_000, ..Retry::default() };
     let mut spec = claim();
     spec.transitions[0].retry = Some(retry);
@@ -238,25 +238,25 @@ async fn a_retry_does_not_wait_for_the_pause_between_tries() {
 }
 
 #[tokio::test]
-async fn a_signal_that_failed_can_be_dismissed_and_others_are_taken_then() {
+async fn dismiss_lets_the_next_signal_through() {
     let office = Office::open(Mood::Fails).await;
     let run = office.reviewed().await;
-    assert_eq!(run.signal(Signal::new("WITHDRAW")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("WITHDRAW")).await.unwrap(), Signalled::Buffered);
     office.command(&run, Command::Dismiss).await;
     office.engine.settle().await;
     assert_eq!((status(&run).await, office.clerk.seen().len()), (Status::Completed, 1));
-    assert_eq!(words(&office.engine, run.id()).await, ["__start", "WITHDRAW"]);
+    assert_eq!(history_actions(&office.engine, run.id()).await, ["__start", "WITHDRAW"]);
 }
 
 #[tokio::test]
-async fn after_a_dismissal_the_run_waits_where_it_was_and_takes_the_same_signal_anew() {
+async fn dismissed_signal_can_be_sent_again() {
     let office = Office::open(Mood::Fails).await;
     let run = office.reviewed().await;
     office.command(&run, Command::Dismiss).await;
     office.engine.settle().await;
     let view = run.view().await.unwrap();
-    assert_eq!((view.status, view.has_error(), view.kept_signals), (Status::Waiting, false, 0));
-    assert_eq!(view.ledger.tries, []);
+    assert_eq!((view.status, view.has_error(), view.buffered_signals), (Status::Waiting, false, 0));
+    assert_eq!(view.ledger.attempts, []);
     office.clerk.is(Mood::Does);
     run.signal(Signal::new("REVIEW").with("again")).await.unwrap();
     office.engine.settle().await;
@@ -264,43 +264,50 @@ async fn after_a_dismissal_the_run_waits_where_it_was_and_takes_the_same_signal_
     assert_eq!(places(&run).await, [Name::from("approved")]);
 }
 
-/// The signal was kept first: it stays in the inbox until its transition is done or it is given up.
+/// A claim with two buffered signals, of which the first has failed. A signal stays in the inbox until its transition
+/// is done or dismissed.
 async fn kept_and_failed() -> (Office, Run) {
     let office = Office::open(Mood::Fails).await;
     let run = office.start("claim").await;
     office.command(&run, Command::Suspend).await;
     for payload in ["first", "second"] {
-        assert_eq!(run.signal(Signal::new("REVIEW").with(payload)).await.unwrap(), Signalled::Kept);
+        assert_eq!(run.signal(Signal::new("REVIEW").with(payload)).await.unwrap(), Signalled::Buffered);
     }
     office.command(&run, Command::Resume).await;
     office.engine.settle().await;
     assert_eq!((status(&run).await, office.clerk.payloads()), (Status::Failed, vec![json!("first")]));
-    assert_eq!(run.view().await.unwrap().kept_signals, 2);
+    assert_eq!(run.view().await.unwrap().buffered_signals, 2);
     (office, run)
 }
 
 #[tokio::test]
-async fn a_kept_signal_that_failed_is_retried_with_its_own_payload_and_is_gone_then() {
+async fn failed_buffered_signal_is_retried_with_its_payload() {
     let (office, run) = kept_and_failed().await;
     office.clerk.is(Mood::Does);
     office.command(&run, Command::Retry).await;
     office.engine.settle().await;
     assert_eq!(office.clerk.payloads(), [json!("first"), json!("first")]);
-    assert_eq!((places(&run).await, run.view().await.unwrap().kept_signals), (vec!["approved".into()], 1));
+    assert_eq!(
+        (places(&run).await, run.view().await.unwrap().buffered_signals),
+        (vec!["approved".into()], 1)
+    );
 }
 
 #[tokio::test]
-async fn a_kept_signal_that_failed_is_gone_when_it_is_dismissed_and_the_next_is_taken() {
+async fn dismiss_removes_a_failed_buffered_signal() {
     let (office, run) = kept_and_failed().await;
     office.clerk.is(Mood::Does);
     office.command(&run, Command::Dismiss).await;
     office.engine.settle().await;
     assert_eq!(office.clerk.payloads(), [json!("first"), json!("second")]);
-    assert_eq!((places(&run).await, run.view().await.unwrap().kept_signals), (vec!["approved".into()], 0));
+    assert_eq!(
+        (places(&run).await, run.view().await.unwrap().buffered_signals),
+        (vec!["approved".into()], 0)
+    );
 }
 
 #[tokio::test]
-async fn a_run_can_be_cancelled_however_it_is_doing() {
+async fn run_can_be_cancelled_in_any_active_status() {
     for state in ["waiting", "failed", "suspended", "pending", "running"] {
         let mood = if state == "running" { Mood::Takes } else { Mood::Fails };
         let office = Office::open(mood).await;
@@ -326,12 +333,12 @@ async fn a_run_can_be_cancelled_however_it_is_doing() {
         assert_eq!((version(&run).await, waits_of(&office.engine, run.id()).await), (1, vec![]));
         let view = run.view().await.unwrap();
         assert_eq!((view.owner, view.wake, view.has_error()), (None, None, false), "{state}");
-        assert_eq!(words(&office.engine, run.id()).await, ["__start", "__operator:cancel"]);
+        assert_eq!(history_actions(&office.engine, run.id()).await, ["__start", "__operator:cancel"]);
     }
 }
 
 #[tokio::test]
-async fn the_result_of_an_action_whose_run_was_cancelled_is_discarded() {
+async fn result_of_a_cancelled_runs_action_is_discarded() {
     let office = Office::open(Mood::Takes).await;
     let run = office.reviewed().await;
     office.command(&run, Command::Cancel).await;
@@ -339,20 +346,20 @@ async fn the_result_of_an_action_whose_run_was_cancelled_is_discarded() {
     office.engine.settle().await;
     assert_eq!((status(&run).await, version(&run).await), (Status::Cancelled, 1));
     assert_eq!(context(&run).await, json!({"sum": 100}));
-    // What the action stages now is nowhere.
+    // Anything the action stages now is refused.
     assert!(office.clerk.seen()[0].set_local("late", &1).is_err());
 }
 
 #[tokio::test]
-async fn nothing_happens_to_a_suspended_run_until_it_is_resumed() {
+async fn suspended_run_does_nothing_until_resumed() {
     let office = Office::open(Mood::Does).await;
     let run = office.start("claim").await;
     office.command(&run, Command::Suspend).await;
     assert_eq!(status(&run).await, Status::Suspended);
     for payload in ["first", "second"] {
-        assert_eq!(run.signal(Signal::new("REVIEW").with(payload)).await.unwrap(), Signalled::Kept);
+        assert_eq!(run.signal(Signal::new("REVIEW").with(payload)).await.unwrap(), Signalled::Buffered);
     }
-    assert_eq!(run.signal(Signal::new("PAY")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("PAY")).await.unwrap(), Signalled::Buffered);
     office.engine.advance(Duration::from_secs(3_600)).await;
     assert_eq!(
         (status(&run).await, version(&run).await, office.clerk.seen().len()),
@@ -363,13 +370,13 @@ async fn nothing_happens_to_a_suspended_run_until_it_is_resumed() {
     assert_eq!(status(&run).await, Status::Completed);
     assert_eq!(office.clerk.payloads(), [json!("first")]);
     assert_eq!(
-        words(&office.engine, run.id()).await,
+        history_actions(&office.engine, run.id()).await,
         ["__start", "REVIEW", "__resolve_wait:approved", "__auto:pay"]
     );
 }
 
 #[tokio::test]
-async fn a_timer_that_falls_due_while_a_run_is_suspended_fires_when_it_is_resumed() {
+async fn timer_due_while_suspended_fires_on_resume() {
     let definition = Spec::new("reminder")
         .step("asleep")
         .end("awake")
@@ -387,7 +394,7 @@ async fn a_timer_that_falls_due_while_a_run_is_suspended_fires_when_it_is_resume
 }
 
 #[tokio::test]
-async fn a_run_that_is_resumed_is_as_it_was_before() {
+async fn resumed_run_returns_to_its_earlier_status() {
     let office = Office::open(Mood::Fails).await;
     let failed = office.reviewed().await;
     let start = Start::new("claim").input(&json!({"sum": 1})).after(Duration::from_secs(60));
@@ -405,7 +412,7 @@ async fn a_run_that_is_resumed_is_as_it_was_before() {
 }
 
 #[tokio::test]
-async fn a_retry_of_a_suspended_run_waits_until_it_is_resumed() {
+async fn retry_of_a_suspended_run_waits_for_resume() {
     let office = Office::open(Mood::Fails).await;
     let run = office.reviewed().await;
     office.command(&run, Command::Suspend).await;
@@ -419,10 +426,10 @@ async fn a_retry_of_a_suspended_run_waits_until_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn an_action_that_runs_when_its_run_is_suspended_finishes_and_nothing_begins_after_it() {
+async fn suspended_run_finishes_its_action_and_starts_none() {
     let office = Office::open(Mood::Takes).await;
     let run = office.reviewed().await;
-    assert_eq!(run.signal(Signal::new("PAY")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("PAY")).await.unwrap(), Signalled::Buffered);
     office.command(&run, Command::Suspend).await;
     office.engine.settle().await;
     assert_eq!(status(&run).await, Status::Suspended);
@@ -438,7 +445,7 @@ async fn an_action_that_runs_when_its_run_is_suspended_finishes_and_nothing_begi
 }
 
 #[tokio::test]
-async fn a_patch_puts_fields_in_and_takes_those_out_that_are_null() {
+async fn patch_sets_fields_and_removes_null_ones() {
     let office = Office::open(Mood::Does).await;
     let run = office.start("claim").await;
     office.command(&run, patch(json!({"note": {"by": "ada", "text": "urgent"}, "sum": 50}))).await;
@@ -447,11 +454,11 @@ async fn a_patch_puts_fields_in_and_takes_those_out_that_are_null() {
     office.command(&run, patch(json!({"note": null}))).await;
     assert_eq!(context(&run).await, json!({"sum": 50}));
     assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["filed".into()]));
-    assert_eq!(words(&office.engine, run.id()).await[1..], ["__operator:patch"; 3]);
+    assert_eq!(history_actions(&office.engine, run.id()).await[1..], ["__operator:patch"; 3]);
 }
 
 #[tokio::test]
-async fn a_patch_that_does_not_fit_the_schema_is_refused() {
+async fn patch_that_violates_the_schema_is_refused() {
     let office = Office::open(Mood::Does).await;
     let run = office.start("claim").await;
     let before = office.loaded(run.id()).await;
@@ -465,7 +472,7 @@ async fn a_patch_that_does_not_fit_the_schema_is_refused() {
 }
 
 #[tokio::test]
-async fn a_patch_that_opens_a_guard_lets_the_run_go_on() {
+async fn patch_that_opens_a_guard_lets_the_run_continue() {
     let definition = Spec::new("gate")
         .step("closed")
         .end("through")
@@ -482,7 +489,7 @@ async fn a_patch_that_opens_a_guard_lets_the_run_go_on() {
 }
 
 #[tokio::test]
-async fn a_failed_run_stays_failed_when_it_is_patched_and_its_retry_sees_the_new_data() {
+async fn patched_failed_run_stays_failed_until_retry() {
     let office = Office::open(Mood::Fails).await;
     let run = office.reviewed().await;
     office.command(&run, patch(json!({"sum": 1}))).await;
@@ -496,7 +503,7 @@ async fn a_failed_run_stays_failed_when_it_is_patched_and_its_retry_sees_the_new
 }
 
 #[tokio::test]
-async fn a_patch_and_the_action_that_runs_meanwhile_both_count() {
+async fn patch_and_concurrent_action_are_merged() {
     let office = Office::open(Mood::Takes).await;
     let run = office.reviewed().await;
     office.command(&run, patch(json!({"sum": 7}))).await;
@@ -505,11 +512,11 @@ async fn a_patch_and_the_action_that_runs_meanwhile_both_count() {
     office.engine.settle().await;
     assert_eq!(context(&run).await, json!({"sum": 7, "reviewed": true}));
     assert_eq!((version(&run).await, places(&run).await), (2, vec!["approved".into()]));
-    assert_eq!(office.clerk.seen().len(), 1, "the action was not made again");
+    assert_eq!(office.clerk.seen().len(), 1, "the action did not run again");
 }
 
 #[tokio::test]
-async fn a_run_can_be_moved_to_a_place() {
+async fn run_can_be_moved_to_a_place() {
     let office = Office::open(Mood::Does).await;
     let run = office.start("claim").await;
     office.command(&run, to("approved")).await;
@@ -520,11 +527,11 @@ async fn a_run_can_be_moved_to_a_place() {
     run.signal(Signal::new("PAY")).await.unwrap();
     office.engine.settle().await;
     assert_eq!(soon(run.result()).await.unwrap(), json!({"sum": 100}));
-    assert_eq!(words(&office.engine, run.id()).await[1], "__operator:move");
+    assert_eq!(history_actions(&office.engine, run.id()).await[1], "__operator:move");
 }
 
 #[tokio::test]
-async fn a_run_that_is_moved_to_an_end_place_is_completed_with_its_result() {
+async fn move_to_an_end_place_completes_the_run() {
     let office = Office::open(Mood::Fails).await;
     let run = office.reviewed().await;
     office.command(&run, to("paid")).await;
@@ -533,14 +540,14 @@ async fn a_run_that_is_moved_to_an_end_place_is_completed_with_its_result() {
 }
 
 #[tokio::test]
-async fn a_failed_run_that_is_moved_goes_on() {
+async fn moved_failed_run_continues() {
     let office = Office::open(Mood::Fails).await;
     let run = office.start("automatic").await;
     assert_eq!(status(&run).await, Status::Failed);
     office.command(&run, to("approved")).await;
     office.engine.settle().await;
     assert_eq!((status(&run).await, run.view().await.unwrap().has_error()), (Status::Waiting, false));
-    // And from there where it failed: it is tried afresh.
+    // The run can also be moved back to the place where it failed. It starts a new attempt there.
     office.clerk.is(Mood::Does);
     office.command(&run, to("filed")).await;
     office.engine.settle().await;
@@ -548,7 +555,7 @@ async fn a_failed_run_that_is_moved_goes_on() {
 }
 
 #[tokio::test]
-async fn an_action_whose_run_is_moved_is_over() {
+async fn move_ends_the_running_action() {
     let office = Office::open(Mood::Takes).await;
     let run = office.reviewed().await;
     office.command(&run, to("approved")).await;
@@ -562,7 +569,7 @@ async fn an_action_whose_run_is_moved_is_over() {
 }
 
 #[tokio::test]
-async fn one_activation_can_be_moved_and_the_others_go_on() {
+async fn one_activation_can_be_moved_alone() {
     let spec = Spec::new("pair")
         .fork("open", ["left", "right"])
         .step("left")
@@ -584,7 +591,7 @@ async fn one_activation_can_be_moved_and_the_others_go_on() {
     office.command(&run, Command::Move { activation: Some(right), to: "right_too".into() }).await;
     office.engine.settle().await;
     assert_eq!(places(&run).await, ["left", "right_too"].map(Name::from));
-    assert!(!office.clerk.seen()[0].is_over(), "the other branch's action goes on");
+    assert!(!office.clerk.seen()[0].is_over(), "the action of the other branch continues");
     office.clerk.lets_go();
     run.signal(Signal::new("RIGHT")).await.unwrap();
     office.engine.settle().await;
@@ -592,7 +599,7 @@ async fn one_activation_can_be_moved_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_move_that_cannot_be_is_refused_and_says_why() {
+async fn invalid_move_is_refused_with_the_reason() {
     let wait = Place::Wait(Wait { children: Some(ChildRule::All), ..Wait::default() });
     let spec = claim().place("below", wait).auto("down", "approved", "below").auto("up", "below", "paid");
     let office = Office::open_with(Mood::Does, |builder| builder.workflow(spec.build().unwrap())).await;
@@ -609,7 +616,7 @@ async fn a_move_that_cannot_be_is_refused_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_go_with_how_the_run_is_doing_changes_nothing() {
+async fn command_invalid_in_the_current_status_changes_nothing() {
     use Command::{Dismiss, Resume, Retry, Suspend};
     for (state, commands) in [
         ("waiting", vec![Retry, Dismiss, Resume]),
@@ -637,7 +644,7 @@ async fn a_command_that_does_not_go_with_how_the_run_is_doing_changes_nothing() 
         for command in commands {
             let result = office.engine.operate(run.id(), command.clone(), &Operator::named("ada")).await;
             let error = result.expect_err(&format!("{command:?} on a run that is {state}"));
-            assert!(matches!(error, EngineError::NotNow { .. } | EngineError::Invalid(_)), "{error:?}");
+            assert!(matches!(error, EngineError::WrongStatus { .. } | EngineError::Invalid(_)), "{error:?}");
             office.engine.settle().await;
             let after = (office.loaded(run.id()).await, audit(&office.engine).await);
             assert_eq!(after, before, "{command:?} on a run that is {state}");
@@ -646,7 +653,7 @@ async fn a_command_that_does_not_go_with_how_the_run_is_doing_changes_nothing() 
 }
 
 #[tokio::test]
-async fn a_refused_command_does_not_forget_how_the_run_stands() {
+async fn result_stays_failed_after_a_refused_command() {
     let office = Office::open(Mood::Fails).await;
     let run = office.reviewed().await;
     assert!(matches!(soon(run.result()).await, Err(RunError::Failed { .. })));
@@ -657,7 +664,7 @@ async fn a_refused_command_does_not_forget_how_the_run_stands() {
 }
 
 #[tokio::test]
-async fn a_command_on_a_version_that_is_past_changes_nothing() {
+async fn command_on_another_version_changes_nothing() {
     for command in every_command() {
         let office = Office::open(Mood::Fails).await;
         let run = office.reviewed().await;
@@ -677,7 +684,7 @@ async fn a_command_on_a_version_that_is_past_changes_nothing() {
 }
 
 #[tokio::test]
-async fn of_many_who_saw_the_same_version_one_is_first() {
+async fn one_of_many_commands_on_the_same_version_wins() {
     let office = Office::open(Mood::Does).await;
     let run = office.start("claim").await;
     let by: Vec<_> = (0..20).map(|number| Operator::named(format!("clerk {number}")).seen(0)).collect();
@@ -686,7 +693,7 @@ async fn of_many_who_saw_the_same_version_one_is_first() {
     assert_eq!((done.len(), version(&run).await, audit(&office.engine).await.len()), (1, 1, 1));
     let actor = audit(&office.engine).await[0].1.actor.clone();
     assert_eq!(context(&run).await["by"], json!(actor));
-    // Without a precondition all of them count.
+    // Without a precondition all of the patches apply.
     let fields = |number: usize| patch(json!({format!("note {number}"): number}));
     let nobody = Operator::default();
     let all = (0..20).map(|number| office.engine.operate(run.id(), fields(number), &nobody));
@@ -695,7 +702,7 @@ async fn of_many_who_saw_the_same_version_one_is_first() {
 }
 
 #[tokio::test]
-async fn a_command_on_a_run_that_is_not_there_or_not_ones_own_says_so() {
+async fn command_on_unknown_or_foreign_run_is_not_found() {
     let office = Office::open(Mood::Does).await;
     let run = office.start("claim").await;
     let theirs = office.engine.for_tenant(other_tenant());
@@ -713,7 +720,7 @@ async fn a_command_on_a_run_that_is_not_there_or_not_ones_own_says_so() {
 }
 
 #[tokio::test]
-async fn a_command_reaches_an_action_that_runs_in_another_process() {
+async fn command_reaches_an_action_in_another_process() {
     let (store, clock) = ground().await;
     let clerk = Clerk::new(Mood::Takes);
     let a = TestEngine::start_on(store.clone(), clock.clone(), office(&clerk)).await.unwrap();
@@ -765,7 +772,7 @@ async fn filed() -> (TestEngine, Run) {
 }
 
 #[tokio::test]
-async fn a_run_can_be_forked_from_any_checkpoint() {
+async fn run_can_be_forked_from_any_checkpoint() {
     let (engine, run) = filed().await;
     run.signal(Signal::new("CLOSE")).await.unwrap();
     engine.settle().await;
@@ -786,7 +793,7 @@ async fn a_run_can_be_forked_from_any_checkpoint() {
         assert_eq!(row.actor.as_deref(), Some("ada"));
         let detail: Value = serde_json::from_slice(&row.detail).unwrap();
         assert_eq!(detail["detail"], json!({"version": version, "into": forked.id()}));
-        // It goes on by itself, and the other one is as it was.
+        // The fork continues by itself, and the original run is unchanged.
         forked.signal(Signal::new("ADD").with("d")).await.unwrap();
         engine.settle().await;
         assert_eq!(documents_of(&engine, forked.id()).await, [&keys[..], &["d"]].concat());
@@ -796,7 +803,7 @@ async fn a_run_can_be_forked_from_any_checkpoint() {
 }
 
 #[tokio::test]
-async fn a_fork_that_cannot_be_says_why_and_begins_nothing() {
+async fn invalid_fork_is_refused_with_the_reason() {
     let (engine, run) = filed().await;
     run.signal(Signal::new("CLOSE")).await.unwrap();
     engine.settle().await;
@@ -812,7 +819,7 @@ async fn a_fork_that_cannot_be_says_why_and_begins_nothing() {
 }
 
 #[tokio::test]
-async fn a_fork_begins_the_work_that_its_checkpoint_has() {
+async fn fork_starts_the_work_of_its_checkpoint() {
     let office = Office::open(Mood::Fails).await;
     let run = office.start("automatic").await;
     assert_eq!(status(&run).await, Status::Failed);
@@ -826,7 +833,7 @@ async fn a_fork_begins_the_work_that_its_checkpoint_has() {
 }
 
 #[tokio::test]
-async fn the_timers_of_a_fork_fire_at_their_time() {
+async fn fork_timers_fire_at_their_original_time() {
     let definition = Spec::new("reminder")
         .step("asleep")
         .end("awake")
@@ -844,9 +851,9 @@ async fn the_timers_of_a_fork_fire_at_their_time() {
     assert_eq!(status(&forked).await, Status::Completed);
 }
 
-/// Messages that nobody takes now are no reason to look at a run again and again.
+/// Messages that no place takes now must not make the engine load a run repeatedly.
 #[tokio::test]
-async fn a_run_that_stands_still_with_signals_in_its_inbox_costs_nothing() {
+async fn idle_run_with_buffered_signals_costs_nothing() {
     let office = Office::open(Mood::Fails).await;
     let (failed, suspended) = (office.reviewed().await, office.start("claim").await);
     office.command(&suspended, Command::Suspend).await;
@@ -854,9 +861,9 @@ async fn a_run_that_stands_still_with_signals_in_its_inbox_costs_nothing() {
     let pending = office.engine.start(start).await.unwrap();
     let waiting = office.start("claim").await;
     for run in [&failed, &suspended, &pending] {
-        assert_eq!(run.signal(Signal::new("WITHDRAW")).await.unwrap(), Signalled::Kept);
+        assert_eq!(run.signal(Signal::new("WITHDRAW")).await.unwrap(), Signalled::Buffered);
     }
-    assert_eq!(waiting.signal(Signal::new("PAY")).await.unwrap(), Signalled::Kept);
+    assert_eq!(waiting.signal(Signal::new("PAY")).await.unwrap(), Signalled::Buffered);
     office.engine.settle().await;
     office.watched.commits();
     office.watched.loads();
@@ -865,7 +872,7 @@ async fn a_run_that_stands_still_with_signals_in_its_inbox_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_run_with_many_documents_can_be_forked() {
+async fn run_with_many_documents_can_be_forked() {
     let definition =
         Spec::new("file").wait("open", "GO").step("filled").end("closed").signal("GO").signal("CLOSE");
     let definition = definition
@@ -898,7 +905,7 @@ async fn a_run_with_many_documents_can_be_forked() {
     );
 }
 
-/// Two branches that are reviewed; `left` when it is signalled, `right` by itself.
+/// Two reviewed branches: `left` on a signal, `right` by itself.
 fn two_reviews() -> Spec {
     Spec::new("two")
         .fork("open", ["left", "right"])
@@ -939,7 +946,7 @@ async fn both_failed() -> (Office, Run, Clerk) {
 }
 
 #[tokio::test]
-async fn a_retry_runs_everything_again_that_has_failed() {
+async fn retry_repeats_every_failed_branch() {
     let (office, run, right) = both_failed().await;
     office.clerk.is(Mood::Does);
     right.is(Mood::Does);
@@ -950,11 +957,11 @@ async fn a_retry_runs_everything_again_that_has_failed() {
 }
 
 #[tokio::test]
-async fn a_branch_that_has_failed_too_stays_so_when_the_other_is_dismissed() {
+async fn dismissing_one_failed_branch_leaves_the_other_failed() {
     let (office, run, right) = both_failed().await;
     office.command(&run, Command::Dismiss).await;
     office.engine.settle().await;
-    assert_eq!(right.seen().len(), 1, "nothing is tried again by itself");
+    assert_eq!(right.seen().len(), 1, "nothing is retried automatically");
     assert_eq!((status(&run).await, error_code(&run).await.is_some()), (Status::Failed, true));
     right.is(Mood::Does);
     office.command(&run, Command::Retry).await;
@@ -964,13 +971,13 @@ async fn a_branch_that_has_failed_too_stays_so_when_the_other_is_dismissed() {
 }
 
 #[tokio::test]
-async fn a_branch_that_has_failed_too_stays_so_when_the_other_is_moved() {
+async fn moving_one_failed_branch_leaves_the_other_failed() {
     let (office, run, right) = both_failed().await;
     let snapshot = run.view().await.unwrap().snapshot;
     let left = snapshot.activations().iter().find(|a| a.place == "left").unwrap().id;
     office.command(&run, Command::Move { activation: Some(left), to: "both".into() }).await;
     office.engine.settle().await;
-    assert_eq!(right.seen().len(), 1, "nothing is tried again by itself");
+    assert_eq!(right.seen().len(), 1, "nothing is retried automatically");
     assert_eq!(status(&run).await, Status::Failed);
     right.is(Mood::Does);
     office.command(&run, Command::Retry).await;
@@ -979,7 +986,7 @@ async fn a_branch_that_has_failed_too_stays_so_when_the_other_is_moved() {
 }
 
 #[tokio::test]
-async fn an_action_that_fails_while_its_run_is_suspended_is_dealt_with_when_it_is_resumed() {
+async fn failure_while_suspended_is_handled_on_resume() {
     for attempts in [0, 1] {
         let mut spec = claim();
         spec.transitions[0].retry = Some(Retry { attempts, ..Retry::default() });
@@ -989,7 +996,7 @@ async fn an_action_that_fails_while_its_run_is_suspended_is_dealt_with_when_it_i
         office.command(&run, Command::Suspend).await;
         office.engine.advance(Duration::from_secs(3_600)).await;
         assert_eq!((status(&run).await, office.clerk.seen().len()), (Status::Suspended, 1));
-        assert!(office.clerk.seen()[0].is_over(), "it took too long");
+        assert!(office.clerk.seen()[0].is_over(), "it timed out");
         office.clerk.is(Mood::Does);
         office.command(&run, Command::Resume).await;
         office.engine.settle().await;
@@ -1002,9 +1009,9 @@ async fn an_action_that_fails_while_its_run_is_suspended_is_dealt_with_when_it_i
     }
 }
 
-/// A process that has neither the action nor the guard may signal and command; the work is for those who have.
+/// A process without the action and the guard accepts signals and commands; other processes do the work.
 #[tokio::test]
-async fn a_process_that_cannot_serve_a_run_leaves_the_work_to_others() {
+async fn process_without_the_action_leaves_work_to_others() {
     let guarded = Spec::new("guarded")
         .step("closed")
         .end("through")
@@ -1044,10 +1051,10 @@ async fn a_process_that_cannot_serve_a_run_leaves_the_work_to_others() {
     assert_eq!((error_code(&gate).await, status(&gate).await), (None, Status::Completed));
 }
 
-// The same key is the same command.
+// A repeated key is the same command.
 
 #[tokio::test]
-async fn the_same_key_is_the_same_command_however_the_run_stands_by_then() {
+async fn repeated_key_replays_the_command_in_any_status() {
     let office = Office::open(Mood::Does).await;
     let run = office.start("claim").await;
     let by = Operator::named("ada").seen(0).key("patch-1");
@@ -1055,34 +1062,34 @@ async fn the_same_key_is_the_same_command_however_the_run_stands_by_then() {
         office.engine.operate_once(run.id(), command, by).await.map(|done| done.is_new)
     };
     assert_eq!(done(patch(json!({"sum": 7})), &by).await, Ok(true));
-    // By now it is at another version, and after a while at its end.
+    // Meanwhile the run is at another version, and later at its end.
     assert_eq!(done(patch(json!({"sum": 7})), &by).await, Ok(false));
     assert_eq!((version(&run).await, audit(&office.engine).await.len()), (1, 1));
     let other = done(patch(json!({"sum": 8})), &by).await.unwrap_err();
     assert!(matches!(&other, EngineError::KeyReused { key, .. } if key == "patch-1"), "{other}");
-    // Keys of different commands do not meet.
+    // Keys of different commands are independent.
     let by = Operator::named("ada").key("patch-1");
     assert_eq!(done(Command::Cancel, &by).await, Ok(true));
     assert_eq!(done(Command::Cancel, &by).await, Ok(false));
     assert_eq!(done(patch(json!({"sum": 7})), &by.clone().seen(0)).await, Ok(false));
     let late = done(Command::Cancel, &by.key("another")).await.unwrap_err();
-    assert!(matches!(late, EngineError::NotNow { .. }), "{late}");
+    assert!(matches!(late, EngineError::WrongStatus { .. }), "{late}");
     assert_eq!((version(&run).await, audit(&office.engine).await.len()), (2, 2));
 }
 
 #[tokio::test]
-async fn of_the_same_command_at_once_one_is_done() {
+async fn concurrent_commands_with_one_key_apply_once() {
     let office = Office::open(Mood::Fails).await;
     let run = office.reviewed().await;
     let by = Operator::named("ada").key("once-more");
     let asked = join_all((0..8).map(|_| office.engine.operate_once(run.id(), Command::Retry, &by))).await;
     let new: Vec<_> = asked.into_iter().filter(|done| done.as_ref().unwrap().is_new).collect();
     office.engine.settle().await;
-    assert_eq!((new.len(), office.clerk.seen().len()), (1, 2), "it was tried again once");
+    assert_eq!((new.len(), office.clerk.seen().len()), (1, 2), "it was retried once");
 }
 
 #[tokio::test]
-async fn the_same_key_gives_the_same_fork() {
+async fn repeated_key_returns_the_same_fork() {
     let office = Office::open(Mood::Does).await;
     let run = office.start("claim").await;
     let by = Operator::named("ada").seen(0).key("fork-1");
@@ -1090,7 +1097,7 @@ async fn the_same_key_gives_the_same_fork() {
     office.command(&run, Command::Cancel).await;
     let again = office.engine.fork_once(run.id(), 0, &by).await.unwrap();
     assert_eq!((first.is_new, again.is_new), (true, false));
-    assert_eq!(first.came_to.id(), again.came_to.id());
+    assert_eq!(first.value.id(), again.value.id());
     let other = office.engine.fork(run.id(), 1, &by).await.unwrap_err();
     assert!(matches!(other, EngineError::KeyReused { .. }), "{other}");
     assert_eq!(kit::runs(&office.engine, RunQuery::default()).await.len(), 2);

@@ -1,4 +1,5 @@
-//! Anyone decides, only the owner acts; who dies is replaced, who cannot serve a run leaves it alone.
+//! Ownership: every process may decide, only the owner runs actions, and runs of crashed processes get a new owner. A
+//! process that cannot serve a run leaves it alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +15,13 @@ use stepwell::{ActionError, Command, Cx, EngineError, ManualClock, Operator, Sig
 use stepwell_sqlite::SqliteStore;
 
 use crate::kit::{
-    self, Fate, LEASE_MS, Watched, context, error_code, eventually, ground, mortal, places, settle, soon,
-    status, version, words,
+    self, Fate, LEASE_MS, Watched, context, error_code, eventually, ground, history_actions, places, settle,
+    soon, start_killable, status, version,
 };
 use crate::world::{Gate, Script, cell, desk, freezable, increment, job, pair, row, saved};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// When a process that has died has been noticed for certain.
+/// The time after which a crashed process has certainly been detected.
 const NOTICED: Duration = Duration::from_millis(LEASE_MS + LEASE_MS / 3);
 
 fn worker(definition: Definition, script: &Script) -> impl FnOnce(Builder) -> Builder + use<> {
@@ -33,7 +34,7 @@ fn gated(definition: Definition, gate: &Gate) -> impl FnOnce(Builder) -> Builder
     move |engine| engine.workflow(definition).action("work", action)
 }
 
-/// Three steps, each of which adds 1 to a cell and notes where it was.
+/// Three steps, each of which runs `work` and saves its output in a field named after its place.
 fn three() -> Definition {
     let step = |id: &str, from: &str, to: &str| {
         Transition::new(id, from, to).action_with(saved("work", &format!("after_{from}")))
@@ -50,7 +51,7 @@ fn three() -> Definition {
         .unwrap()
 }
 
-/// The action of those steps.
+/// Adds 1 to a cell and returns the id of the transition.
 async fn note(cx: Cx) -> Result<Value, ActionError> {
     cx.write(increment("count"))?;
     Ok(json!(cx.transition()))
@@ -61,17 +62,17 @@ async fn is_whole(engine: &TestEngine, run: RunId) {
     assert_eq!(status(&run).await, Status::Completed);
     assert_eq!(cell(engine, "count").await, Some(json!(3)), "each step is written once");
     assert_eq!(context(&run).await, json!({"after_a": "ab", "after_b": "bc", "after_c": "cd"}));
-    assert_eq!(words(engine, run.id()).await, ["__start", "__auto:ab", "__auto:bc", "__auto:cd"]);
+    assert_eq!(history_actions(engine, run.id()).await, ["__start", "__auto:ab", "__auto:bc", "__auto:cd"]);
 }
 
 // After a crash.
 
 #[tokio::test]
-async fn after_a_crash_under_an_action_another_process_goes_on_from_the_last_checkpoint() {
+async fn another_process_continues_after_a_crash_in_an_action() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
     gate.open(1);
-    let (first, tasks) = mortal(store.clone(), &clock, gated(three(), &gate)).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, gated(three(), &gate)).await;
     let run = first.start(Start::new("three")).await.unwrap().id();
     first.settle().await;
     assert_eq!((gate.inside(), version(&first.run(run)).await), (1, 1));
@@ -79,29 +80,29 @@ async fn after_a_crash_under_an_action_another_process_goes_on_from_the_last_che
     tasks.kill().await;
     assert_eq!(gate.dropped(), 1);
     let script = Script::good();
-    let (second, _tasks) = mortal(store, &clock, worker(three(), &script)).await;
+    let (second, _tasks) = start_killable(store, &clock, worker(three(), &script)).await;
     second.advance(Duration::from_millis(LEASE_MS - 1)).await;
-    assert_eq!(script.calls(), [], "the first may still live");
+    assert_eq!(script.calls(), [], "the first process may still be alive");
     second.advance(Duration::from_millis(LEASE_MS / 3 + 1)).await;
     let calls = script.calls();
     let tried: Vec<_> = calls.iter().map(|call| (call.transition.as_str(), call.attempt)).collect();
-    assert_eq!(tried, [("bc", 2), ("cd", 1)], "what is committed is not done again");
-    assert_eq!(calls[0].key, key, "every try has the same key");
+    assert_eq!(tried, [("bc", 2), ("cd", 1)], "committed steps are not repeated");
+    assert_eq!(calls[0].key, key, "every attempt has the same key");
     assert_eq!(status(&second.run(run)).await, Status::Completed);
 }
 
-/// A process dies at one of its commits: it never arrives, or it arrives and nobody hears of it.
+/// A process crashes at one of its commits: the commit never arrives, or its answer is lost.
 async fn dies_at(commit: usize, fate: Fate) {
     let (inner, clock) = ground().await;
     let store = Watched::new(inner.clone());
     let (first, tasks) =
-        mortal(store.clone(), &clock, |engine| engine.workflow(three()).action("work", note)).await;
+        start_killable(store.clone(), &clock, |engine| engine.workflow(three()).action("work", note)).await;
     let mut left = commit;
     store.rule(move |_| {
         left = left.wrapping_sub(1);
         match left {
             usize::MAX => fate,
-            // From there on nothing is heard of it any more.
+            // Every later commit of the process hangs.
             left if left > commit => Fate::Hangs,
             _ => Fate::Arrives,
         }
@@ -110,13 +111,13 @@ async fn dies_at(commit: usize, fate: Fate) {
     first.settle().await;
     tasks.kill().await;
     let (second, _tasks) =
-        mortal(inner, &clock, |engine| engine.workflow(three()).action("work", note)).await;
+        start_killable(inner, &clock, |engine| engine.workflow(three()).action("work", note)).await;
     second.advance(NOTICED).await;
     is_whole(&second, run).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_at_any_commit_every_step_is_done_and_written_once() {
+async fn crash_at_any_commit_applies_each_step_once() {
     for commit in 1..=3 {
         dies_at(commit, Fate::Hangs).await;
         dies_at(commit, Fate::AnswerLost).await;
@@ -124,12 +125,13 @@ async fn after_a_crash_at_any_commit_every_step_is_done_and_written_once() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_looked_up_and_nothing_is_written_twice() {
+async fn lost_commit_answer_is_looked_up_and_not_repeated() {
     for lost in 0..=3_usize {
         let (inner, clock) = ground().await;
         let store = Watched::new(inner);
         let (engine, _tasks) =
-            mortal(store.clone(), &clock, |engine| engine.workflow(three()).action("work", note)).await;
+            start_killable(store.clone(), &clock, |engine| engine.workflow(three()).action("work", note))
+                .await;
         let mut left = lost;
         store.rule(move |_| {
             left = left.wrapping_sub(1);
@@ -142,15 +144,15 @@ async fn a_lost_answer_is_looked_up_and_nothing_is_written_twice() {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_in_the_pause_before_a_retry_is_not_waited_for() {
+async fn crash_during_a_retry_delay_does_not_delay_the_retry() {
     let (store, clock) = ground().await;
     let definition = || job(|work| work.retry(Retry { attempts: 1, delay_ms: 2_000, ..Retry::default() }));
-    let (first, tasks) = mortal(store.clone(), &clock, worker(definition(), &Script::bad())).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, worker(definition(), &Script::bad())).await;
     let run = first.start(Start::new("job")).await.unwrap().id();
     first.settle().await;
     tasks.kill().await;
     let script = Script::good();
-    let (second, _tasks) = mortal(store, &clock, worker(definition(), &script)).await;
+    let (second, _tasks) = start_killable(store, &clock, worker(definition(), &script)).await;
     second.advance(2 * SECOND).await;
     assert_eq!(status(&second.run(run)).await, Status::Completed);
     let call = script.calls()[0].clone();
@@ -158,18 +160,18 @@ async fn a_process_that_dies_in_the_pause_before_a_retry_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_timer_fires_for_whoever_is_there_when_it_is_due() {
+async fn timer_fires_in_another_process_after_a_crash() {
     let (store, clock) = ground().await;
     let definition = || {
         let ring = Transition::new("ring", "asleep", "awake").after_ms(60_000).action("work");
         Spec::new("alarm").step("asleep").end("awake").transition(ring).build().unwrap()
     };
-    let (first, tasks) = mortal(store.clone(), &clock, worker(definition(), &Script::bad())).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, worker(definition(), &Script::bad())).await;
     let run = first.start(Start::new("alarm")).await.unwrap().id();
     first.settle().await;
     tasks.kill().await;
     let script = Script::good();
-    let (second, _tasks) = mortal(store, &clock, worker(definition(), &script)).await;
+    let (second, _tasks) = start_killable(store, &clock, worker(definition(), &script)).await;
     second.advance(60 * SECOND).await;
     assert_eq!(
         (status(&second.run(run)).await, script.calls()[0].at),
@@ -177,21 +179,21 @@ async fn a_timer_fires_for_whoever_is_there_when_it_is_due() {
     );
 }
 
-/// A store whose next calls go wrong as a test says.
+/// Wraps a store so that a test can make its next calls fail.
 fn faulty(store: &Arc<dyn Store>) -> Arc<Faulty<Arc<dyn Store>>> {
     Arc::new(Faulty::new(store.clone(), []))
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_for_a_while_delays_a_result_and_loses_nothing() {
+async fn store_outage_delays_a_result_and_loses_nothing() {
     for fault in [Fault::Before, Fault::After] {
         let (inner, clock) = ground().await;
         let store = faulty(&inner);
         let gate = Gate::new();
-        let (engine, _tasks) = mortal(store.clone(), &clock, gated(job(|work| work), &gate)).await;
+        let (engine, _tasks) = start_killable(store.clone(), &clock, gated(job(|work| work), &gate)).await;
         let run = engine.start(Start::new("job")).await.unwrap();
         engine.settle().await;
-        // The commit of the result, and what is asked after it.
+        // The commit of the result, and the lookups after it.
         (0..3).for_each(|_| store.then(fault));
         gate.open(1);
         engine.advance(5 * SECOND).await;
@@ -199,20 +201,20 @@ async fn a_store_that_is_away_for_a_while_delays_a_result_and_loses_nothing() {
     }
 }
 
-/// Somebody asks for something and does not wait for the answer, which never comes.
+/// Drops a call after 200 ms and asserts that it had no answer by then.
 async fn goes_away<T>(call: impl Future<Output = T>) {
     assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err(), "there was an answer");
 }
 
 #[tokio::test]
-async fn a_run_goes_on_also_when_whoever_started_it_has_gone_away() {
+async fn run_continues_when_the_start_call_is_dropped() {
     let (inner, clock) = ground().await;
     let store = faulty(&inner);
     let script = Script::good();
-    let (engine, _tasks) = mortal(store.clone(), &clock, worker(job(|work| work), &script)).await;
+    let (engine, _tasks) = start_killable(store.clone(), &clock, worker(job(|work| work), &script)).await;
     engine.settle().await;
     let id = stepwell::new_run_id();
-    // The first call asks what the name stands for.
+    // The first call resolves the name.
     [Fault::None, Fault::LoseAnswer].into_iter().for_each(|fault| store.then(fault));
     goes_away(engine.start(Start::new("job").id(id))).await;
     engine.advance(NOTICED).await;
@@ -220,11 +222,11 @@ async fn a_run_goes_on_also_when_whoever_started_it_has_gone_away() {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_also_when_whoever_signalled_it_has_gone_away() {
+async fn run_continues_when_the_signal_call_is_dropped() {
     let (inner, clock) = ground().await;
     let store = faulty(&inner);
     let script = Script::good();
-    let (engine, _tasks) = mortal(store.clone(), &clock, worker(desk(|work| work), &script)).await;
+    let (engine, _tasks) = start_killable(store.clone(), &clock, worker(desk(|work| work), &script)).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
     engine.settle().await;
     store.then(Fault::LoseAnswer);
@@ -235,11 +237,11 @@ async fn a_run_goes_on_also_when_whoever_signalled_it_has_gone_away() {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_also_when_whoever_retried_it_has_gone_away() {
+async fn run_continues_when_the_retry_call_is_dropped() {
     let (inner, clock) = ground().await;
     let store = faulty(&inner);
     let script = Script::failing(1);
-    let (engine, _tasks) = mortal(store.clone(), &clock, worker(job(|work| work), &script)).await;
+    let (engine, _tasks) = start_killable(store.clone(), &clock, worker(job(|work| work), &script)).await;
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Failed);
@@ -250,7 +252,7 @@ async fn a_run_goes_on_also_when_whoever_retried_it_has_gone_away() {
 }
 
 #[tokio::test]
-async fn on_sqlite_a_run_goes_on_when_its_file_is_opened_again() {
+async fn run_continues_when_its_sqlite_file_is_reopened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.db");
     let clock = ManualClock::new(BEGINS);
@@ -267,7 +269,8 @@ async fn on_sqlite_a_run_goes_on_when_its_file_is_opened_again() {
         }
     };
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).unwrap());
-    let (first, tasks) = mortal(store, &clock, |engine| engine.workflow(three()).action("work", act)).await;
+    let (first, tasks) =
+        start_killable(store, &clock, |engine| engine.workflow(three()).action("work", act)).await;
     let run = first.start(Start::new("three")).await.unwrap().id();
     eventually(async || gate.inside() == 1 && gate.began() == 2).await;
     tasks.kill().await;
@@ -275,34 +278,34 @@ async fn on_sqlite_a_run_goes_on_when_its_file_is_opened_again() {
     eventually(async || SqliteStore::open(&path).is_ok()).await;
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).unwrap());
     let (second, _tasks) =
-        mortal(store, &clock, |engine| engine.workflow(three()).action("work", note)).await;
+        start_killable(store, &clock, |engine| engine.workflow(three()).action("work", note)).await;
     eventually(async || status(&second.run(run)).await == Status::Completed).await;
     is_whole(&second, run).await;
-    assert_eq!(second.now(), BEGINS, "whoever had the file is known to be dead: no lease is waited for");
+    assert_eq!(second.now(), BEGINS, "the file has no other owner, so no lease is awaited");
 }
 
-// Anyone decides, only the owner acts.
+// Every process may decide, only the owner runs actions.
 
 #[tokio::test]
-async fn a_signal_that_moves_another_branch_does_not_lose_the_result_of_an_action() {
+async fn signal_to_another_branch_keeps_the_running_action() {
     let gate = Gate::new();
     let engine = kit::start(gated(pair().build().unwrap(), &gate)).await.unwrap();
     let run = engine.start(Start::new("pair")).await.unwrap();
     engine.settle().await;
     let owner = run.view().await.unwrap().owner;
     assert!(owner.is_some());
-    assert_eq!(run.signal(Signal::new("NEXT")).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(Signal::new("NEXT")).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     assert_eq!((version(&run).await, gate.dropped(), gate.inside()), (1, 0, 1));
-    assert_eq!(run.view().await.unwrap().owner, owner, "whoever decides does not take the run away");
+    assert_eq!(run.view().await.unwrap().owner, owner, "a decision does not change the owner");
     gate.open(1);
     engine.settle().await;
     assert_eq!((status(&run).await, gate.began()), (Status::Completed, 1));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "NEXT", "__auto:work", "__auto:finish"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "NEXT", "__auto:work", "__auto:finish"]);
 }
 
 #[tokio::test]
-async fn another_process_may_decide_while_the_owner_acts() {
+async fn another_process_can_decide_while_the_owner_acts() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
     let definition = Spec::new("pair")
@@ -323,17 +326,18 @@ async fn another_process_may_decide_while_the_owner_acts() {
     let first = gated(definition.clone(), &gate);
     let (mine_too, theirs_too) = (mine.action(), theirs.action());
     let (first, _first) =
-        mortal(store.clone(), &clock, |engine| first(engine).action("other", mine_too)).await;
+        start_killable(store.clone(), &clock, |engine| first(engine).action("other", mine_too)).await;
     let second = gated(definition, &gate);
-    let (second, _second) = mortal(store, &clock, |engine| second(engine).action("other", theirs_too)).await;
+    let (second, _second) =
+        start_killable(store, &clock, |engine| second(engine).action("other", theirs_too)).await;
     let run = first.start(Start::new("pair")).await.unwrap();
     first.settle().await;
-    assert_eq!(second.signal(run.id(), Signal::new("NEXT")).await.unwrap(), Signalled::Taken);
+    assert_eq!(second.signal(run.id(), Signal::new("NEXT")).await.unwrap(), Signalled::Consumed);
     settle(&[&first, &second]).await;
     assert_eq!(
         (mine.calls().len(), theirs.calls().len()),
         (1, 0),
-        "the owner acts on what others have decided"
+        "the owner runs actions that others have decided on"
     );
     gate.open(1);
     settle(&[&first, &second]).await;
@@ -341,7 +345,7 @@ async fn another_process_may_decide_while_the_owner_acts() {
 }
 
 #[tokio::test]
-async fn of_many_processes_one_runs_each_action() {
+async fn each_action_runs_in_one_of_many_processes() {
     let (store, clock) = ground().await;
     let act = |cx: Cx| async move {
         tokio::task::yield_now().await;
@@ -350,7 +354,7 @@ async fn of_many_processes_one_runs_each_action() {
     let mut engines = Vec::new();
     for _ in 0..3 {
         let build = |engine: Builder| engine.workflow(job(|work| work)).action("work", act);
-        engines.push(mortal(store.clone(), &clock, build).await);
+        engines.push(start_killable(store.clone(), &clock, build).await);
     }
     let mut runs = Vec::new();
     for number in 0..60 {
@@ -366,7 +370,7 @@ async fn of_many_processes_one_runs_each_action() {
 }
 
 #[tokio::test]
-async fn the_action_of_a_cancelled_run_is_dropped_and_its_result_is_nowhere() {
+async fn action_of_a_cancelled_run_is_dropped() {
     let gate = Gate::new();
     let act = gate.and(|cx| {
         cx.write(increment("count"))?;
@@ -381,15 +385,15 @@ async fn the_action_of_a_cancelled_run_is_dropped_and_its_result_is_nowhere() {
     gate.open(5);
     engine.settle().await;
     assert_eq!((status(&run).await, cell(&engine, "count").await), (Status::Cancelled, None));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__operator:cancel"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__operator:cancel"]);
 }
 
 #[tokio::test]
-async fn a_cancellation_through_another_process_ends_the_owners_action() {
+async fn cancel_in_another_process_drops_the_owners_action() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
-    let (first, _first) = mortal(store.clone(), &clock, gated(job(|work| work), &gate)).await;
-    let (second, _second) = mortal(store, &clock, gated(job(|work| work), &gate)).await;
+    let (first, _first) = start_killable(store.clone(), &clock, gated(job(|work| work), &gate)).await;
+    let (second, _second) = start_killable(store, &clock, gated(job(|work| work), &gate)).await;
     let run = first.start(Start::new("job")).await.unwrap();
     first.settle().await;
     second.cancel(run.id()).await.unwrap();
@@ -398,7 +402,7 @@ async fn a_cancellation_through_another_process_ends_the_owners_action() {
 }
 
 #[tokio::test]
-async fn an_action_whose_run_has_ended_by_another_branch_is_dropped() {
+async fn action_is_dropped_when_another_branch_ends_the_run() {
     let gate = Gate::new();
     let definition =
         pair().end("over").signal("OVER").on_signal("over", "right", "OVER", "over").build().unwrap();
@@ -408,11 +412,11 @@ async fn an_action_whose_run_has_ended_by_another_branch_is_dropped() {
     run.signal(Signal::new("OVER")).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, gate.dropped()), (Status::Completed, 1));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "OVER"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "OVER"]);
 }
 
 #[tokio::test]
-async fn an_action_whose_branch_has_ended_is_dropped_and_the_run_goes_on() {
+async fn action_of_a_cancelled_branch_is_dropped() {
     let gate = Gate::new();
     let act = gate.and(|cx| {
         cx.write(increment("count"))?;
@@ -455,7 +459,7 @@ async fn an_action_whose_branch_has_ended_is_dropped_and_the_run_goes_on() {
 }
 
 #[tokio::test]
-async fn an_action_whose_activation_was_moved_away_is_dropped() {
+async fn action_of_a_moved_activation_is_dropped() {
     let gate = Gate::new();
     let definition = crate::world::job_spec(|work| work).wait("aside", "GO").signal("GO");
     let definition = definition.auto("back", "aside", "todo").on_signal("aside", "todo", "GO", "aside");
@@ -475,7 +479,7 @@ async fn an_action_whose_activation_was_moved_away_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_suspended_while_its_action_runs_keeps_the_result() {
+async fn suspended_run_keeps_the_result_of_its_action() {
     let gate = Gate::new();
     let engine = kit::start(gated(three(), &gate)).await.unwrap();
     let run = engine.start(Start::new("three")).await.unwrap();
@@ -491,7 +495,8 @@ async fn a_run_that_is_suspended_while_its_action_runs_keeps_the_result() {
     assert_eq!((status(&run).await, gate.began()), (Status::Completed, 3));
 }
 
-/// Two processes and a run whose action waits at a gate of each; the first has been frozen, and the second has taken over.
+/// Two processes and a run whose action waits at a gate in each. The first process is frozen, and the second has taken
+/// over.
 async fn taken_over() -> (TestEngine, TestEngine, crate::world::Ice, RunId, Gate, Gate) {
     let (store, clock) = ground().await;
     let (old, new) = (Gate::new(), Gate::new());
@@ -510,12 +515,12 @@ async fn taken_over() -> (TestEngine, TestEngine, crate::world::Ice, RunId, Gate
     let (second, _ice) = freezable(store, &clock, says(&new, "new")).await;
     ice.freeze();
     second.advance(NOTICED).await;
-    assert_eq!((old.inside(), new.inside()), (1, 1), "the old owner does not know yet that it is one");
+    assert_eq!((old.inside(), new.inside()), (1, 1), "the old owner has not noticed the takeover");
     (first, second, ice, run, old, new)
 }
 
 #[tokio::test]
-async fn the_result_of_an_owner_that_was_frozen_for_too_long_is_discarded() {
+async fn result_of_an_owner_past_its_lease_is_discarded() {
     let (first, second, ice, run, old, new) = taken_over().await;
     new.open(1);
     second.settle().await;
@@ -525,11 +530,15 @@ async fn the_result_of_an_owner_that_was_frozen_for_too_long_is_discarded() {
     settle(&[&first, &second]).await;
     assert_eq!(context(&second.run(run)).await, json!({"by": "new"}));
     assert_eq!(cell(&second, "count").await, Some(json!(1)));
-    assert_eq!((words(&second, run).await.len(), old.inside()), (2, 0), "the old worker has stopped");
+    assert_eq!(
+        (history_actions(&second, run).await.len(), old.inside()),
+        (2, 0),
+        "the old action has stopped"
+    );
 }
 
 #[tokio::test]
-async fn a_frozen_owner_that_comes_back_first_is_fenced_all_the_same() {
+async fn thawed_owner_is_fenced_before_the_new_owner_finishes() {
     let (first, second, ice, run, old, new) = taken_over().await;
     old.open(1);
     ice.thaw();
@@ -543,11 +552,11 @@ async fn a_frozen_owner_that_comes_back_first_is_fenced_all_the_same() {
     old.open(1);
     let again = first.start(Start::new("job")).await.unwrap();
     settle(&[&first, &second]).await;
-    assert_eq!(status(&again).await, Status::Completed, "it goes on as another process");
+    assert_eq!(status(&again).await, Status::Completed, "it continues as another process");
 }
 
 #[tokio::test]
-async fn an_owner_that_was_frozen_for_less_than_its_lease_loses_nothing() {
+async fn owner_frozen_within_its_lease_loses_nothing() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
     let (first, ice) = freezable(store.clone(), &clock, gated(job(|work| work), &gate)).await;
@@ -570,13 +579,13 @@ fn unrelated() -> Definition {
     Spec::new("unrelated").step("a").end("b").transition(tick).build().unwrap()
 }
 
-/// A run whose process is gone, in a store.
+/// A store with a run whose process has crashed.
 async fn orphan(definition: Definition) -> (Arc<dyn Store>, ManualClock, RunId) {
     let (store, clock) = ground().await;
     let gate = Gate::new();
     let build = gated(definition.clone(), &gate);
     let build = |engine: Builder| build(engine).guard("open", |_| async { true });
-    let (engine, tasks) = mortal(store.clone(), &clock, build).await;
+    let (engine, tasks) = start_killable(store.clone(), &clock, build).await;
     let run = engine.start(Start::new(definition.name().clone())).await.unwrap().id();
     engine.settle().await;
     tasks.kill().await;
@@ -584,12 +593,12 @@ async fn orphan(definition: Definition) -> (Arc<dyn Store>, ManualClock, RunId) 
 }
 
 #[tokio::test]
-async fn a_run_that_nobody_can_serve_stays_as_it_is_and_is_not_tried_hot() {
+async fn unserved_run_is_neither_loaded_nor_changed() {
     let guarded = |work: Transition| work.guard(Guard::named("open"));
     for (definition, has_action) in [(job(|work| work), false), (job(guarded), true)] {
         let (inner, clock, run) = orphan(definition).await;
         let store = Watched::new(inner);
-        let (engine, _tasks) = mortal(store.clone(), &clock, |engine| {
+        let (engine, _tasks) = start_killable(store.clone(), &clock, |engine| {
             let engine = engine.workflow(unrelated()).with(|options| options.poll_ms = 1_000);
             if has_action {
                 engine.action("work", |_: Cx| async { Ok::<_, ActionError>(()) })
@@ -610,43 +619,44 @@ async fn a_run_that_nobody_can_serve_stays_as_it_is_and_is_not_tried_hot() {
 }
 
 #[tokio::test]
-async fn a_second_engine_that_has_the_action_takes_what_the_first_leaves_alone() {
+async fn engine_with_the_action_takes_the_unserved_run() {
     let (store, clock, run) = orphan(job(|work| work)).await;
-    let (without, _without) = mortal(store.clone(), &clock, |engine| engine.workflow(unrelated())).await;
+    let (without, _without) =
+        start_killable(store.clone(), &clock, |engine| engine.workflow(unrelated())).await;
     without.advance(NOTICED).await;
     assert_eq!(version(&without.run(run)).await, 0);
     let script = Script::good();
-    let (with, _with) = mortal(store, &clock, worker(job(|work| work), &script)).await;
+    let (with, _with) = start_killable(store, &clock, worker(job(|work| work), &script)).await;
     settle(&[&without, &with]).await;
     assert_eq!((status(&with.run(run)).await, script.calls().len()), (Status::Completed, 1));
 }
 
 #[tokio::test]
-async fn a_definition_known_only_from_the_store_is_served_by_whoever_has_its_actions() {
+async fn stored_definition_is_served_by_engines_with_its_actions() {
     let (store, clock, run) = orphan(job(|work| work)).await;
     let script = Script::good();
     let action = script.action();
-    let (engine, _tasks) = mortal(store, &clock, |engine| engine.action("work", action)).await;
+    let (engine, _tasks) = start_killable(store, &clock, |engine| engine.action("work", action)).await;
     engine.advance(NOTICED).await;
     assert_eq!((status(&engine.run(run)).await, script.calls().len()), (Status::Completed, 1));
     let unknown = engine.start(Start::new("job")).await;
     assert!(
         matches!(unknown, Err(EngineError::UnknownWorkflow { .. })),
-        "it is known for the runs there are"
+        "it is known for existing runs only"
     );
 }
 
 #[tokio::test]
-async fn a_definition_that_comes_into_the_store_later_is_served_too() {
+async fn definition_stored_later_is_served_too() {
     let (store, clock) = ground().await;
     let script = Script::good();
     let action = script.action();
-    let (engine, _tasks) = mortal(store.clone(), &clock, |engine| {
+    let (engine, _tasks) = start_killable(store.clone(), &clock, |engine| {
         engine.action("work", action).with(|options| options.poll_ms = 1_000)
     })
     .await;
     engine.settle().await;
-    let (calls, _calls) = mortal(store, &clock, |engine| {
+    let (calls, _calls) = start_killable(store, &clock, |engine| {
         engine.workflow(job(|work| work)).with(|options| options.max_runs = 0)
     })
     .await;
@@ -656,7 +666,7 @@ async fn a_definition_that_comes_into_the_store_later_is_served_too() {
 }
 
 #[tokio::test]
-async fn an_engine_does_not_start_with_a_workflow_that_it_cannot_serve() {
+async fn engine_refuses_to_start_with_missing_actions() {
     let definition = job(|work| work.guard(Guard::named("open")));
     let refused = kit::start(|engine| engine.workflow(definition)).await;
     let Err(EngineError::Invalid(why)) = refused.map(|_| ()) else { panic!("it started") };
@@ -664,13 +674,13 @@ async fn an_engine_does_not_start_with_a_workflow_that_it_cannot_serve() {
 }
 
 #[tokio::test]
-async fn a_signal_through_a_process_without_the_action_leaves_the_work_to_one_that_has_it() {
+async fn signal_through_a_process_without_the_action_works() {
     let (store, clock) = ground().await;
     let script = Script::good();
-    let (with, _with) = mortal(store.clone(), &clock, worker(desk(|work| work), &script)).await;
+    let (with, _with) = start_killable(store.clone(), &clock, worker(desk(|work| work), &script)).await;
     let run = with.start(Start::new("desk")).await.unwrap();
     with.settle().await;
-    let (without, _without) = mortal(store, &clock, |engine| engine.workflow(unrelated())).await;
+    let (without, _without) = start_killable(store, &clock, |engine| engine.workflow(unrelated())).await;
     without.signal(run.id(), Signal::new("GO").with(&7)).await.unwrap();
     settle(&[&without, &with]).await;
     assert_eq!((status(&run).await, script.calls().len()), (Status::Completed, 1));
@@ -678,35 +688,35 @@ async fn a_signal_through_a_process_without_the_action_leaves_the_work_to_one_th
 }
 
 #[tokio::test]
-async fn a_command_through_a_process_without_the_action_leaves_the_work_to_one_that_has_it() {
+async fn command_through_a_process_without_the_action_works() {
     let (store, clock) = ground().await;
     let script = Script::failing(1);
-    let (with, _with) = mortal(store.clone(), &clock, worker(job(|work| work), &script)).await;
+    let (with, _with) = start_killable(store.clone(), &clock, worker(job(|work| work), &script)).await;
     let run = with.start(Start::new("job")).await.unwrap();
     with.settle().await;
     assert_eq!(status(&run).await, Status::Failed);
-    let (without, _without) = mortal(store, &clock, |engine| engine.workflow(unrelated())).await;
+    let (without, _without) = start_killable(store, &clock, |engine| engine.workflow(unrelated())).await;
     without.operate(run.id(), Command::Retry, &Operator::named("ada")).await.unwrap();
     settle(&[&without, &with]).await;
     assert_eq!((status(&run).await, script.calls().len()), (Status::Completed, 2));
 }
 
 #[tokio::test]
-async fn a_run_that_nobody_can_serve_does_not_make_others_late() {
+async fn unserved_run_does_not_delay_others() {
     let (store, clock, _run) = orphan(job(|work| work)).await;
-    let (engine, _tasks) = mortal(store, &clock, |engine| engine.workflow(unrelated())).await;
+    let (engine, _tasks) = start_killable(store, &clock, |engine| engine.workflow(unrelated())).await;
     engine.advance(NOTICED).await;
     let timer = engine.start(Start::new("unrelated")).await.unwrap();
     engine.settle().await;
-    // Something else makes the engine look for work before the timer is due.
+    // Another start makes the engine search for work before the timer is due.
     engine.start(Start::new("unrelated").after(SECOND)).await.unwrap();
     engine.advance(10 * SECOND).await;
     assert_eq!(status(&timer).await, Status::Completed);
 }
 
-// Deaths are counted.
+// Crashes are counted.
 
-/// Processes come and die under the action, one after the other.
+/// Starts processes that crash during the action, one after the other.
 async fn die_under(
     store: &Arc<dyn Store>,
     clock: &ManualClock,
@@ -715,23 +725,23 @@ async fn die_under(
 ) {
     for _ in 0..times {
         let gate = Gate::new();
-        let (engine, tasks) = mortal(store.clone(), clock, gated(build(), &gate)).await;
+        let (engine, tasks) = start_killable(store.clone(), clock, gated(build(), &gate)).await;
         engine.advance(NOTICED).await;
-        assert_eq!(gate.inside(), 1, "it is tried");
+        assert_eq!(gate.inside(), 1, "the action is attempted");
         tasks.kill().await;
     }
 }
 
 #[tokio::test]
-async fn a_transition_under_which_five_processes_died_stops_the_run() {
+async fn five_crashes_in_one_transition_stop_the_run() {
     let (store, clock, run) = orphan(job(|work| work)).await;
     die_under(&store, &clock, 4, || job(|work| work)).await;
     let script = Script::good();
-    let (engine, _tasks) = mortal(store, &clock, worker(job(|work| work), &script)).await;
+    let (engine, _tasks) = start_killable(store, &clock, worker(job(|work| work), &script)).await;
     engine.advance(NOTICED).await;
     let run = engine.run(run);
     assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("crashed")));
-    assert_eq!((script.calls().len(), version(&run).await), (0, 0), "it takes no further process down");
+    assert_eq!((script.calls().len(), version(&run).await), (0, 0), "it is not attempted again");
     let error = run.view().await.unwrap().ledger.stopped.unwrap().error;
     assert!(error.message.contains("5 times") && error.message.contains("`work`"), "{error}");
     engine.operate(run.id(), Command::Retry, &Operator::named("ada")).await.unwrap();
@@ -740,35 +750,35 @@ async fn a_transition_under_which_five_processes_died_stops_the_run() {
 }
 
 #[tokio::test]
-async fn fewer_deaths_than_allowed_do_not_stop_a_run() {
+async fn fewer_crashes_than_allowed_do_not_stop_a_run() {
     let (store, clock, run) = orphan(job(|work| work)).await;
     die_under(&store, &clock, 3, || job(|work| work)).await;
     let script = Script::good();
-    let (engine, _tasks) = mortal(store, &clock, worker(job(|work| work), &script)).await;
+    let (engine, _tasks) = start_killable(store, &clock, worker(job(|work| work), &script)).await;
     engine.advance(NOTICED).await;
     assert_eq!((status(&engine.run(run)).await, script.calls()[0].attempt), (Status::Completed, 5));
 }
 
 #[tokio::test]
-async fn how_many_deaths_are_allowed_can_be_said() {
+async fn crash_limit_is_configurable() {
     let (store, clock, run) = orphan(job(|work| work)).await;
     let script = Script::good();
     let build = worker(job(|work| work), &script);
     let (engine, _tasks) =
-        mortal(store, &clock, |engine| build(engine).with(|options| options.max_crashes = 1)).await;
+        start_killable(store, &clock, |engine| build(engine).with(|options| options.max_crashes = 1)).await;
     engine.advance(NOTICED).await;
     let run = engine.run(run);
     assert_eq!((error_code(&run).await.as_deref(), script.calls().len()), (Some("crashed"), 0));
 }
 
 #[tokio::test]
-async fn after_a_retry_by_hand_deaths_are_counted_anew() {
+async fn manual_retry_resets_the_crash_count() {
     let (store, clock, run) = orphan(job(|work| work)).await;
     let allowed = |engine: Builder| engine.with(|options| options.max_crashes = 2);
     die_under(&store, &clock, 1, || job(|work| work)).await;
     let gate = Gate::new();
     let build = gated(job(|work| work), &gate);
-    let (engine, tasks) = mortal(store.clone(), &clock, |engine| allowed(build(engine))).await;
+    let (engine, tasks) = start_killable(store.clone(), &clock, |engine| allowed(build(engine))).await;
     engine.advance(NOTICED).await;
     assert_eq!(error_code(&engine.run(run)).await.as_deref(), Some("crashed"));
     engine.operate(run, Command::Retry, &Operator::named("ada")).await.unwrap();
@@ -777,13 +787,13 @@ async fn after_a_retry_by_hand_deaths_are_counted_anew() {
     tasks.kill().await;
     let script = Script::good();
     let build = worker(job(|work| work), &script);
-    let (engine, _tasks) = mortal(store, &clock, |engine| allowed(build(engine))).await;
+    let (engine, _tasks) = start_killable(store, &clock, |engine| allowed(build(engine))).await;
     engine.advance(NOTICED).await;
     assert_eq!((status(&engine.run(run)).await, script.calls().len()), (Status::Completed, 1));
 }
 
 #[tokio::test]
-async fn deaths_are_counted_also_when_another_branch_goes_on_between_them() {
+async fn crashes_are_counted_while_another_branch_advances() {
     let (store, clock) = ground().await;
     let definition = || {
         let other = Transition::new("other", "right", "right").on_signal("OTHER");
@@ -792,20 +802,20 @@ async fn deaths_are_counted_also_when_another_branch_goes_on_between_them() {
     let mut run = None;
     for death in 0..5 {
         let gate = Gate::new();
-        let (engine, tasks) = mortal(store.clone(), &clock, gated(definition(), &gate)).await;
+        let (engine, tasks) = start_killable(store.clone(), &clock, gated(definition(), &gate)).await;
         let id = match run {
             None => engine.start(Start::new("pair")).await.unwrap().id(),
             Some(run) => run,
         };
         run = Some(id);
         engine.advance(NOTICED).await;
-        assert_eq!(gate.inside(), 1, "after {death} deaths it is tried");
+        assert_eq!(gate.inside(), 1, "after {death} crashes the action is attempted");
         engine.signal(id, Signal::new("OTHER")).await.unwrap();
         engine.settle().await;
         tasks.kill().await;
     }
     let script = Script::good();
-    let (engine, _tasks) = mortal(store, &clock, worker(definition(), &script)).await;
+    let (engine, _tasks) = start_killable(store, &clock, worker(definition(), &script)).await;
     engine.advance(NOTICED).await;
     let run = engine.run(run.unwrap());
     assert_eq!((error_code(&run).await.as_deref(), script.calls().len()), (Some("crashed"), 0));
@@ -813,29 +823,29 @@ async fn deaths_are_counted_also_when_another_branch_goes_on_between_them() {
 }
 
 #[tokio::test]
-async fn deaths_under_one_transition_are_not_held_against_the_next() {
+async fn crashes_are_counted_per_transition() {
     let (store, clock, run) = orphan(three()).await;
     die_under(&store, &clock, 3, three).await;
     let gate = Gate::new();
     gate.open(1);
-    let (engine, tasks) = mortal(store.clone(), &clock, gated(three(), &gate)).await;
+    let (engine, tasks) = start_killable(store.clone(), &clock, gated(three(), &gate)).await;
     engine.advance(NOTICED).await;
     assert_eq!((version(&engine.run(run)).await, gate.inside()), (1, 1));
     tasks.kill().await;
     die_under(&store, &clock, 3, three).await;
     let script = Script::good();
-    let (engine, _tasks) = mortal(store, &clock, worker(three(), &script)).await;
+    let (engine, _tasks) = start_killable(store, &clock, worker(three(), &script)).await;
     engine.advance(NOTICED).await;
     assert_eq!((status(&engine.run(run)).await, script.calls().len()), (Status::Completed, 2));
 }
 
 #[tokio::test]
-async fn deaths_do_not_use_up_retries() {
+async fn crashes_do_not_use_up_retries() {
     let retry = || job(|work| work.retry(Retry { attempts: 1, ..Retry::default() }));
     let (store, clock, run) = orphan(retry()).await;
     die_under(&store, &clock, 2, retry).await;
     let script = Script::failing(1);
-    let (engine, _tasks) = mortal(store, &clock, worker(retry(), &script)).await;
+    let (engine, _tasks) = start_killable(store, &clock, worker(retry(), &script)).await;
     engine.advance(NOTICED).await;
     assert_eq!((status(&engine.run(run)).await, script.pauses()), (Status::Completed, vec![1_000]));
 }

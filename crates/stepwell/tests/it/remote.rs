@@ -1,11 +1,11 @@
-//! Actions that workers elsewhere do: given away, done once, and nobody's while they are under way.
+//! Actions of remote workers: their tasks are leased, completed once, and owned by no process while in flight.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepwell::catalogue::{CatalogueError, Publish};
 use stepwell::core::retry::Retry;
-use stepwell::core::spec::{Action, Transition};
+use stepwell::core::spec::{ActionSpec, Transition};
 use stepwell::core::{Definition, Failure, Spec};
 use stepwell::host::BoxFuture;
 use stepwell::remote::TaskState;
@@ -15,14 +15,14 @@ use stepwell::{Actor, Command, Engine, EngineError, Grants, Operator, Permission
 use stepwell::{Secrets, Signal, Signalled, Start, Task};
 
 use crate::kit::{
-    self, after_s, context, error_code, ground, mortal, other_tenant, places, settle, soon, status, waits_of,
-    words,
+    self, after_s, context, error_code, ground, history_actions, other_tenant, places, settle, soon,
+    start_killable, status, waits_of,
 };
 use crate::world::{desk, job, pair, saved};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An engine on which workers elsewhere do `work`, and this workflow is known.
+/// An engine with this workflow, whose action `work` is run by remote workers.
 async fn office(definition: Definition) -> TestEngine {
     office_with(definition, |engine| engine).await
 }
@@ -47,7 +47,7 @@ fn asks() -> Poll {
     Poll::new("ann", ["work"])
 }
 
-/// The one task there is.
+/// Leases the only task in the queue.
 async fn one(engine: &Engine) -> Task {
     let mut tasks = engine.tasks().poll(asks().max(10)).await.unwrap();
     assert_eq!(tasks.len(), 1, "{tasks:?}");
@@ -60,11 +60,11 @@ async fn none(engine: &Engine) {
 
 async fn done(engine: &TestEngine, task: &Task, output: Value) {
     let done = engine.tasks().complete(task.id, task.fence, output).await.unwrap();
-    assert_eq!((done.is_new, done.came_to.error), (true, None));
+    assert_eq!((done.is_new, done.value.error), (true, None));
     engine.settle().await;
 }
 
-/// Whatever is said of the task under this fence is refused.
+/// Asserts that every call for the task under this fence is refused.
 async fn gone(engine: &Engine, task: &Task) {
     let tasks = engine.tasks();
     let is_gone = |error: EngineError| assert!(matches!(error, EngineError::TaskGone { .. }), "{error}");
@@ -80,14 +80,14 @@ async fn states(engine: &Engine) -> Vec<TaskState> {
 }
 
 #[tokio::test]
-async fn a_task_is_posted_given_to_a_worker_and_its_result_is_the_actions() {
+async fn queued_task_is_leased_and_its_result_is_committed() {
     let engine = office(desk(|work| work)).await;
     let run = begun(&engine, "desk").await;
     none(&engine).await;
-    assert_eq!(run.signal(Signal::new("GO").with(&json!({"n": 1}))).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(Signal::new("GO").with(&json!({"n": 1}))).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     let view = run.view().await.unwrap();
-    assert_eq!((view.status, view.owner, view.wake), (Status::Running, None, None), "it rests");
+    assert_eq!((view.status, view.owner, view.wake), (Status::Running, None, None), "no owner while queued");
     let rows = waits_of(&engine, run.id()).await;
     let detail: Value = serde_json::from_slice(&rows[0].wait.detail).unwrap();
     assert_eq!(rows.len(), 1);
@@ -105,13 +105,13 @@ async fn a_task_is_posted_given_to_a_worker_and_its_result_is_the_actions() {
 
     done(&engine, &task, json!({"sum": 7})).await;
     assert_eq!(run.result().await.unwrap(), json!({"sum": 7}));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "GO"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "GO"]);
     assert_eq!((waits_of(&engine, run.id()).await, states(&engine).await), (vec![], vec![]));
     assert_eq!(engine.now(), BEGINS);
 }
 
 #[tokio::test]
-async fn the_same_said_twice_is_done_once() {
+async fn repeated_worker_report_applies_once() {
     let retry = Retry { attempts: 3, ..Retry::default() };
     let engine = office(job(|work| work.retry(retry))).await;
     let run = begun(&engine, "job").await;
@@ -120,20 +120,20 @@ async fn the_same_said_twice_is_done_once() {
     let failed = || tasks.fail(task.id, task.fence, Failure::new("busy", "no time"));
     assert!(failed().await.unwrap().is_new);
     let again = failed().await.unwrap();
-    assert_eq!((again.is_new, again.came_to.error.unwrap().code.as_str()), (false, "busy"));
-    assert_eq!(run.view().await.unwrap().ledger.tries[0].failed, 1);
-    // Another word under the same fence is none.
+    assert_eq!((again.is_new, again.value.error.unwrap().code.as_str()), (false, "busy"));
+    assert_eq!(run.view().await.unwrap().ledger.attempts[0].failed, 1);
+    // A different result under the same fence is refused.
     assert!(engine.tasks().complete(task.id, task.fence, json!(1)).await.is_err());
     engine.advance(SECOND).await;
     let task = one(&engine).await;
     done(&engine, &task, json!(1)).await;
     let again = engine.tasks().complete(task.id, task.fence, json!(1)).await.unwrap();
-    assert_eq!((again.is_new, again.came_to.error), (false, None));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__auto:work"]);
+    assert_eq!((again.is_new, again.value.error), (false, None));
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__auto:work"]);
 }
 
 #[tokio::test]
-async fn a_worker_that_is_not_heard_of_loses_its_task_and_its_word() {
+async fn worker_without_heartbeat_loses_its_task() {
     let engine = office(job(|work| work)).await;
     let run = begun(&engine, "job").await;
     let first = one(&engine).await;
@@ -143,7 +143,7 @@ async fn a_worker_that_is_not_heard_of_loses_its_task_and_its_word() {
     assert_eq!(kept, after_s(50));
     engine.advance(29 * SECOND).await;
     assert_eq!(states(&engine).await, [TaskState::Leased]);
-    let lease = run.view().await.unwrap().ledger.tries[0].posted.clone().unwrap().lease.unwrap();
+    let lease = run.view().await.unwrap().ledger.attempts[0].queued.clone().unwrap().lease.unwrap();
     assert_eq!((lease.note, lease.until), (Some(json!("half")), after_s(50)));
     engine.advance(SECOND).await;
     assert_eq!(states(&engine).await, [TaskState::Waiting]);
@@ -161,7 +161,7 @@ async fn a_worker_that_is_not_heard_of_loses_its_task_and_its_word() {
 }
 
 #[tokio::test]
-async fn a_task_under_which_workers_vanish_too_often_stops_the_run() {
+async fn repeated_worker_losses_stop_the_run() {
     let engine = office_with(job(|work| work), |engine| engine.with(|options| options.max_crashes = 3)).await;
     let run = begun(&engine, "job").await;
     for _ in 0..3 {
@@ -179,7 +179,7 @@ async fn a_task_under_which_workers_vanish_too_often_stops_the_run() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_given_back_is_anothers_at_once_and_nothing_is_counted() {
+async fn released_task_can_be_leased_again_at_once() {
     let engine = office(job(|work| work)).await;
     let run = begun(&engine, "job").await;
     let first = one(&engine).await;
@@ -188,11 +188,11 @@ async fn a_task_that_is_given_back_is_anothers_at_once_and_nothing_is_counted() 
     let second = one(&engine).await;
     assert!(second.fence > first.fence);
     assert_eq!(second.attempt, 1);
-    assert_eq!(run.view().await.unwrap().ledger.deaths.len(), 0);
+    assert_eq!(run.view().await.unwrap().ledger.crashes.len(), 0);
 }
 
 #[tokio::test]
-async fn the_worker_of_a_cancelled_run_is_told_to_stop() {
+async fn worker_of_a_cancelled_run_loses_its_task() {
     let engine = office(job(|work| work)).await;
     let run = begun(&engine, "job").await;
     let task = one(&engine).await;
@@ -203,10 +203,10 @@ async fn the_worker_of_a_cancelled_run_is_told_to_stop() {
 }
 
 #[tokio::test]
-async fn a_task_that_takes_too_long_has_failed_however_often_its_worker_is_heard_of() {
+async fn task_times_out_despite_heartbeats() {
     let engine = office(job(|work| work.timeout_ms(10_000))).await;
     let run = begun(&engine, "job").await;
-    // It is not late as long as nobody has it.
+    // The timeout does not run while no worker has the task.
     engine.advance(60 * SECOND).await;
     let task = one(&engine).await;
     assert_eq!((task.deadline, task.lease_until), (Some(after_s(70)), after_s(70)));
@@ -216,11 +216,11 @@ async fn a_task_that_takes_too_long_has_failed_however_often_its_worker_is_heard
     engine.advance(SECOND).await;
     assert_eq!((status(&run).await, error_code(&run).await.unwrap()), (Status::Failed, "timeout".to_owned()));
     gone(&engine, &task).await;
-    assert_eq!(run.view().await.unwrap().ledger.deaths.len(), 0);
+    assert_eq!(run.view().await.unwrap().ledger.crashes.len(), 0);
 }
 
 #[tokio::test]
-async fn a_failure_is_tried_again_as_the_step_says() {
+async fn failed_task_is_retried_by_the_retry_policy() {
     let retry = Retry { attempts: 2, ..Retry::default() };
     let engine = office(job(|work| work.retry(retry))).await;
     let run = begun(&engine, "job").await;
@@ -233,7 +233,7 @@ async fn a_failure_is_tried_again_as_the_step_says() {
     engine.advance(SECOND).await;
     let second = one(&engine).await;
     assert_eq!((second.attempt, second.fence > first.fence), (2, true));
-    let last = Failure::new("broken", "never").finally();
+    let last = Failure::new("broken", "never").non_retryable();
     engine.tasks().fail(second.id, second.fence, last).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, error_code(&run).await.unwrap()), (Status::Failed, "broken".to_owned()));
@@ -245,7 +245,7 @@ async fn a_failure_is_tried_again_as_the_step_says() {
 }
 
 #[tokio::test]
-async fn a_run_whose_action_is_elsewhere_takes_no_room() {
+async fn run_with_a_remote_action_holds_no_permit() {
     let engine = office_with(job(|work| work), |engine| engine.with(|options| options.max_runs = 1)).await;
     let here = Spec::new("here").step("a").end("b").auto("go", "a", "b").build().unwrap();
     engine.register(here).unwrap();
@@ -263,29 +263,29 @@ async fn a_run_whose_action_is_elsewhere_takes_no_room() {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_meanwhile_costs_nothing() {
+async fn leased_task_survives_a_process_crash() {
     let (store, clock) = ground().await;
-    let (first, tasks) = mortal(store.clone(), &clock, |engine| engine).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, |engine| engine).await;
     first.catalogue().put_action(RemoteAction::new("work")).await.unwrap();
     first.register(job(|work| work)).unwrap();
     let run = begun(&first, "job").await;
     let task = one(&first).await;
     tasks.kill().await;
-    let (second, _tasks) = mortal(store, &clock, |engine| engine.workflow(job(|work| work))).await;
+    let (second, _tasks) = start_killable(store, &clock, |engine| engine.workflow(job(|work| work))).await;
     settle(&[&second]).await;
     second.tasks().heartbeat(task.id, task.fence, 600 * SECOND, None).await.unwrap();
     second.advance(20 * SECOND).await;
     let view = second.run(run.id()).view().await.unwrap();
-    assert_eq!((view.ledger.deaths.len(), view.ledger.tries[0].failed, view.owner), (0, 0, None));
+    assert_eq!((view.ledger.crashes.len(), view.ledger.attempts[0].failed, view.owner), (0, 0, None));
     done(&second, &task, json!(null)).await;
     assert_eq!(status(&second.run(run.id())).await, Status::Completed);
 }
 
 #[tokio::test]
-async fn what_comes_while_a_signals_task_is_under_way_waits_for_it() {
+async fn signals_wait_for_the_task_of_an_earlier_signal() {
     let input = json!({"$expr": "event.n"});
     let save_as = Some("got".to_owned());
-    let action = Action { name: "work".into(), input, save_as, version: None };
+    let action = ActionSpec { name: "work".into(), input, save_as, version: None };
     let ask = Transition::new("take", "open", "open").on_signal("GO").action_with(action);
     let spec = Spec::new("loop").step("open").end("done").signal("GO").signal("END").transition(ask);
     let spec = spec.on_signal("leave", "open", "END", "done");
@@ -294,7 +294,7 @@ async fn what_comes_while_a_signals_task_is_under_way_waits_for_it() {
     for n in 1..=2 {
         run.signal(Signal::new("GO").with(&json!({"n": n}))).await.unwrap();
     }
-    assert_eq!(run.signal(Signal::new("END")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("END")).await.unwrap(), Signalled::Buffered);
     for n in 1..=2 {
         engine.settle().await;
         let task = one(&engine).await;
@@ -303,11 +303,11 @@ async fn what_comes_while_a_signals_task_is_under_way_waits_for_it() {
         assert_eq!(context(&run).await["got"], json!(n * 10));
     }
     assert_eq!(status(&run).await, Status::Completed);
-    assert_eq!(words(&engine, run.id()).await, ["__start", "GO", "GO", "END"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "GO", "GO", "END"]);
 }
 
 #[tokio::test]
-async fn branches_go_on_beside_a_task() {
+async fn other_branches_continue_during_a_remote_task() {
     let engine = office(pair().build().unwrap()).await;
     let run = begun(&engine, "pair").await;
     let task = one(&engine).await;
@@ -338,7 +338,7 @@ steps:
 ";
 
 #[tokio::test]
-async fn items_of_a_parallel_loop_are_tasks_side_by_side() {
+async fn parallel_loop_items_are_concurrent_tasks() {
     let engine = kit::start(|engine| engine).await.unwrap();
     let schema = json!({"type": "object", "required": ["word"], "properties": {"word": {"type": "string"}}});
     engine.catalogue().put_action(RemoteAction::new("work").input(schema)).await.unwrap();
@@ -369,8 +369,8 @@ impl Secrets for Known {
 }
 
 #[tokio::test]
-async fn a_secret_is_given_to_the_worker_and_is_in_nothing_that_is_kept() {
-    let action = |input| Action { input, ..saved("work", "got") };
+async fn secret_reaches_the_worker_and_is_never_stored() {
+    let action = |input| ActionSpec { input, ..saved("work", "got") };
     let go = Transition::new("work", "todo", "done").action_with(action(json!({"key": {"$secret": "KEY"}})));
     let spec = Spec::new("job").step("todo").end("done").transition(go);
     let engine = office_with(spec.build().unwrap(), |engine| engine.secrets(Known)).await;
@@ -393,7 +393,7 @@ async fn a_secret_is_given_to_the_worker_and_is_in_nothing_that_is_kept() {
         let kept = format!("{:?} {:?}", row.entry, row.state);
         assert!(!kept.contains("hunter2"), "{kept}");
     }
-    // One that is not there is the action's failure, and nobody is given anything.
+    // A missing secret fails the action, and no worker gets a task.
     let go = Transition::new("work", "todo", "done").action_with(action(json!({"$secret": "NONE"})));
     let spec = Spec::new("lost").step("todo").end("done").transition(go);
     engine.register(spec.build().unwrap()).unwrap();
@@ -401,7 +401,7 @@ async fn a_secret_is_given_to_the_worker_and_is_in_nothing_that_is_kept() {
     none(&engine).await;
     engine.settle().await;
     assert_eq!(error_code(&run).await.unwrap(), "secret");
-    // One that the action does not take, or that does not fit, is told by nobody.
+    // A secret that the action does not take, or that does not match its schema, is not revealed in the error.
     for (action, code) in [
         (takes(&["/other"]), "secret"),
         (takes(&["/key"]).input(json!({"properties": {"key": {"enum": ["x"]}}})), "invalidInput"),
@@ -416,8 +416,74 @@ async fn a_secret_is_given_to_the_worker_and_is_in_nothing_that_is_kept() {
     }
 }
 
+/// A source whose only secret can be rotated.
+#[derive(Clone)]
+struct Rotating(std::sync::Arc<std::sync::Mutex<String>>);
+
+impl Secrets for Rotating {
+    fn secret(&self, _: TenantScope, _: &str) -> BoxFuture<Result<Option<String>, String>> {
+        let secret = self.0.lock().unwrap().clone();
+        Box::pin(async move { Ok(Some(secret)) })
+    }
+}
+
+/// Regression: only the current value of a secret was redacted, although the worker may have got an earlier one.
 #[tokio::test]
-async fn a_worker_gets_and_finishes_only_tasks_of_its_actions() {
+async fn secret_rotated_during_a_lease_is_redacted() {
+    let source = Rotating(std::sync::Arc::new(std::sync::Mutex::new("old-canary".to_owned())));
+    let input = ActionSpec { input: json!({"key": {"$secret": "KEY"}}), ..saved("work", "got") };
+    let retry = Retry { attempts: 3, ..Retry::default() };
+    let go = Transition::new("work", "todo", "done").action_with(input).retry(retry);
+    let spec = Spec::new("job").step("todo").end("done").transition(go).build().unwrap();
+    let rotated = source.clone();
+    let engine = office_with(spec, |engine| engine.secrets(source)).await;
+    engine.catalogue().put_action(RemoteAction::new("work").secret_fields(["/key"])).await.unwrap();
+    let run = begun(&engine, "job").await;
+    let task = one(&engine).await;
+    assert_eq!(task.input, json!({"key": "old-canary"}));
+    *rotated.0.lock().unwrap() = "new-canary".to_owned();
+    let note = Some(json!("old-canary and new-canary"));
+    engine.tasks().heartbeat(task.id, task.fence, Duration::from_secs(60), note).await.unwrap();
+    let failure = Failure::new("no", "old-canary is wrong");
+    engine.tasks().fail(task.id, task.fence, failure).await.unwrap();
+    let ledger = serde_json::to_string(&run.view().await.unwrap().ledger).unwrap();
+    assert!(ledger.contains("*** is wrong") && !ledger.contains("canary"), "{ledger}");
+    engine.advance(SECOND).await;
+    let task = one(&engine).await;
+    assert_eq!(task.input, json!({"key": "new-canary"}));
+    *rotated.0.lock().unwrap() = "newest".to_owned();
+    done(&engine, &task, json!({"used": "new-canary", "now": "newest"})).await;
+    assert_eq!(context(&run).await["got"], json!({"used": "***", "now": "***"}));
+}
+
+/// Regression: once a task was no longer queued, any worker could read its recorded result.
+#[tokio::test]
+async fn recorded_result_requires_the_action_permission() {
+    let engine = office(job(|work| work)).await;
+    begun(&engine, "job").await;
+    let task = one(&engine).await;
+    done(&engine, &task, json!(1)).await;
+    let acting =
+        |action: &str| engine.acting(Actor::granted("worker", Grants::default().worker(action))).tasks();
+    assert!(!acting("work").complete(task.id, task.fence, json!(1)).await.unwrap().is_new);
+    let failure = || Failure::new("no", "no");
+    for refused in [
+        acting("other").complete(task.id, task.fence, json!(1)).await,
+        acting("other").fail(task.id, task.fence, failure()).await,
+    ] {
+        assert!(
+            matches!(&refused, Err(EngineError::NotAWorker { action, .. }) if action == "work"),
+            "{refused:?}"
+        );
+    }
+    assert!(matches!(
+        acting("work").fail(task.id, task.fence, failure()).await,
+        Err(EngineError::KeyReused { .. })
+    ));
+}
+
+#[tokio::test]
+async fn worker_is_limited_to_tasks_of_its_actions() {
     let engine = office_with(job(|work| work), |engine| engine).await;
     let acting = |grants: Grants| engine.acting(Actor::granted("somebody", grants)).tasks();
     let run = begun(&engine, "job").await;
@@ -442,7 +508,7 @@ async fn a_worker_gets_and_finishes_only_tasks_of_its_actions() {
 }
 
 #[tokio::test]
-async fn of_many_who_ask_at_once_one_gets_a_task() {
+async fn one_of_many_concurrent_polls_gets_the_task() {
     let (store, clock) = ground().await;
     let one = TestEngine::start_on(store.clone(), clock.clone(), |engine| engine).await.unwrap();
     one.catalogue().put_action(RemoteAction::new("work")).await.unwrap();
@@ -467,7 +533,7 @@ async fn of_many_who_ask_at_once_one_gets_a_task() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_task_is_told_when_there_is_one() {
+async fn long_poll_returns_when_a_task_is_queued() {
     let engine = office(job(|work| work)).await;
     let waits = |engine: Engine| {
         tokio::spawn(async move { engine.tasks().poll(asks().wait(3_600 * SECOND)).await.unwrap() })
@@ -476,7 +542,7 @@ async fn whoever_waits_for_a_task_is_told_when_there_is_one() {
     engine.settle().await;
     begun(&engine, "job").await;
     begun(&engine, "job").await;
-    // The clock stands: nobody has asked again by themselves.
+    // The clock does not advance, so no worker has polled again.
     let (first, second) = (soon(first).await.unwrap(), soon(second).await.unwrap());
     assert_eq!((first.len(), second.len(), first[0].run == second[0].run), (1, 1, false));
     let stopped = engine.tasks().poll_until(asks().wait(3_600 * SECOND), std::future::ready(())).await;
@@ -484,7 +550,7 @@ async fn whoever_waits_for_a_task_is_told_when_there_is_one() {
 }
 
 #[tokio::test]
-async fn tasks_of_a_run_that_stands_still_are_given_to_nobody_and_can_be_finished() {
+async fn suspended_runs_tasks_are_not_leased_but_can_complete() {
     let engine = office(pair().build().unwrap()).await;
     let (waiting, leased) = (begun(&engine, "pair").await, begun(&engine, "pair").await);
     let given = engine.tasks().poll(asks().max(2)).await.unwrap();
@@ -495,7 +561,7 @@ async fn tasks_of_a_run_that_stands_still_are_given_to_nobody_and_can_be_finishe
         engine.operate(run.id(), Command::Suspend, &Operator::default()).await.unwrap();
     }
     engine.settle().await;
-    assert_eq!(states(&engine).await, [TaskState::Held, TaskState::Leased]);
+    assert_eq!(states(&engine).await, [TaskState::Blocked, TaskState::Leased]);
     none(&engine).await;
     done(&engine, kept, json!(null)).await;
     assert_eq!((status(&leased).await, places(&leased).await.len()), (Status::Suspended, 2));
@@ -505,7 +571,7 @@ async fn tasks_of_a_run_that_stands_still_are_given_to_nobody_and_can_be_finishe
 }
 
 #[tokio::test]
-async fn an_action_that_is_taken_away_leaves_what_is_posted_and_serves_nothing_new() {
+async fn deleted_action_serves_only_tasks_already_queued() {
     let engine = office(job(|work| work)).await;
     let run = begun(&engine, "job").await;
     engine.catalogue().delete_action("work").await.unwrap();
@@ -516,7 +582,7 @@ async fn an_action_that_is_taken_away_leaves_what_is_posted_and_serves_nothing_n
     assert_eq!(status(&run).await, Status::Completed);
     none(&engine).await;
     let view = new.view().await.unwrap();
-    assert_eq!((view.status, view.owner, view.ledger.tries.len()), (Status::Running, None, 0));
+    assert_eq!((view.status, view.owner, view.ledger.attempts.len()), (Status::Running, None, 0));
     engine.catalogue().put_action(RemoteAction::new("work")).await.unwrap();
     engine.settle().await;
     assert_eq!(one(&engine).await.run, new.id());
@@ -525,14 +591,14 @@ async fn an_action_that_is_taken_away_leaves_what_is_posted_and_serves_nothing_n
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_said_when_it_is_published_and_when_it_comes_back() {
+async fn schema_mismatch_is_reported_at_publish_and_completion() {
     let engine = kit::start(|engine| engine).await.unwrap();
     let text =
         |input: &str| format!("steps: [{{ id: one, type: action.call, action: work, input: {input} }}]");
     let published = engine.catalogue().publish("it", Publish::text(text("{}"))).await.unwrap();
     assert_eq!(published.warnings[0].code, "unknownAction");
     let taken = engine.catalogue().put_action(RemoteAction::new("log")).await.unwrap_err();
-    assert!(taken.to_string().contains("program's own"), "{taken}");
+    assert!(taken.to_string().contains("registered by this program"), "{taken}");
     let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
     let action = RemoteAction::new("work").input(schema.clone()).output(schema);
     engine.catalogue().put_action(action).await.unwrap();
@@ -551,19 +617,19 @@ async fn what_does_not_fit_is_said_when_it_is_published_and_when_it_comes_back()
     engine.settle().await;
     let task = one(&engine).await;
     let finished = engine.tasks().complete(task.id, task.fence, json!({"n": "x"})).await.unwrap();
-    assert_eq!(finished.came_to.error.unwrap().code, "invalidResult");
+    assert_eq!(finished.value.error.unwrap().code, "invalidResult");
     engine.settle().await;
     assert_eq!(error_code(&run).await.unwrap(), "invalidResult");
 }
 
 #[tokio::test]
-async fn tasks_are_the_tenants_own_and_for_those_who_may() {
+async fn tasks_are_isolated_by_tenant_and_permission() {
     let engine = office(job(|work| work)).await;
     begun(&engine, "job").await;
     let other = engine.for_tenant(other_tenant());
     none(&other).await;
     assert_eq!(other.tasks().list(None, 10, None).await.unwrap().items, []);
-    assert_eq!(other.catalogue().actions().await.unwrap(), []);
+    assert_eq!(other.catalogue().actions().await.unwrap().items, []);
     let viewer = engine.acting(Actor::new("vera", [Permission::View]));
     assert!(matches!(viewer.tasks().poll(asks()).await, Err(EngineError::NotAWorker { .. })));
     assert_eq!(viewer.tasks().list(None, 10, None).await.unwrap().items.len(), 1);
@@ -577,7 +643,7 @@ async fn tasks_are_the_tenants_own_and_for_those_who_may() {
 }
 
 #[tokio::test]
-async fn a_listing_of_tasks_goes_through_all_actions_part_by_part() {
+async fn task_list_pages_through_all_actions() {
     let engine = kit::start(|engine| engine).await.unwrap();
     for name in ["work", "work2", "alpha"] {
         engine.catalogue().put_action(RemoteAction::new(name)).await.unwrap();
@@ -611,7 +677,7 @@ async fn a_listing_of_tasks_goes_through_all_actions_part_by_part() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_migrated_posts_its_task_anew() {
+async fn migrated_run_queues_its_task_again() {
     let engine = office(job(|work| work)).await;
     let run = begun(&engine, "job").await;
     let first = one(&engine).await;

@@ -1,4 +1,4 @@
-//! How long things are kept: ended runs for a time, with everything that is theirs; the audit trail and the data for ever.
+//! Retention: ended runs are removed with all their rows after a time; the audit trail and the data never expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use stepwell::core::{Definition, RunId, Spec};
 use stepwell::data::Set;
 use stepwell::engine::{Builder, DEFAULT_RETENTION_MS};
 use stepwell::store::{
-    CellFilter, CellKey, CellOp, CellQuery, CellWrite, DocumentQuery, Expect, HistoryQuery, RecordQuery,
-    RunQuery, Space, Status, Store, Sweep, SweepWhat, TenantScope, Ttl, ValueType,
+    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Cleanup, CleanupKind, DocumentQuery, HistoryQuery,
+    Precondition, RecordQuery, RunQuery, Space, Status, Store, TenantScope, Ttl, ValueType,
 };
 use stepwell::testing::TestEngine;
 use stepwell::{
-    ActionError, Actor, Command, Cx, Engine, EngineError, Operator, Options, Permission, Run, Signal, Start,
-    Upkeep,
+    ActionError, Actor, Command, Cx, Engine, EngineError, MaintenanceTotals, Operator, Options, Permission,
+    Run, Signal, Start,
 };
 
 use crate::kit::{self, Watched, audit, children_of, ground, other_tenant, runs, status, version, waits_of};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A loan is given back by signal, or is over after the days its data names.
+/// A loan ends when `BACK` arrives, or after 20 days.
 fn loan() -> Definition {
     Spec::new("loan")
         .wait("out", "BACK")
@@ -37,7 +37,7 @@ fn loan() -> Definition {
         .unwrap()
 }
 
-/// Work that fails.
+/// A workflow whose action fails.
 fn bad() -> Definition {
     let work = Transition::new("work", "todo", "done").action("work");
     Spec::new("bad").step("todo").end("done").transition(work).build().unwrap()
@@ -59,19 +59,19 @@ async fn back(engine: &TestEngine, run: &Run) {
 }
 
 #[test]
-fn the_default_is_thirty_days() {
+fn default_retention_is_thirty_days() {
     assert_eq!(Options::default().retention_ms, Some(30 * 86_400_000));
     assert_eq!(DEFAULT_RETENTION_MS, 30 * 86_400_000);
 }
 
 #[tokio::test]
-async fn an_ended_run_is_kept_for_thirty_days_after_its_end() {
+async fn ended_run_is_kept_for_thirty_days() {
     let engine = kit::start(library).await.unwrap();
     let at_once = engine.start(Start::new("loan")).await.unwrap();
     back(&engine, &at_once).await;
     let cancelled = engine.start(Start::new("loan")).await.unwrap();
     engine.cancel(cancelled.id()).await.unwrap();
-    // This one ends by itself on day 20: what counts is the end, not the beginning.
+    // This run ends by itself on day 20: retention counts from the end, not from the start.
     let later = engine.start(Start::new("loan")).await.unwrap();
     engine.advance(29 * DAY).await;
     assert_eq!(runs(&engine, RunQuery::default()).await.len(), 3);
@@ -89,7 +89,7 @@ async fn an_ended_run_is_kept_for_thirty_days_after_its_end() {
 }
 
 #[tokio::test]
-async fn the_period_can_be_chosen() {
+async fn retention_period_is_configurable() {
     let build =
         |builder: Builder| library(builder).with(|options| options.retention_ms = Some(2 * 86_400_000));
     let engine = kit::start(build).await.unwrap();
@@ -102,7 +102,7 @@ async fn the_period_can_be_chosen() {
 }
 
 #[tokio::test]
-async fn without_a_period_nothing_is_removed() {
+async fn nothing_is_removed_without_a_retention_period() {
     let build = |builder: Builder| library(builder).with(|options| options.retention_ms = None);
     let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("loan")).await.unwrap();
@@ -112,7 +112,7 @@ async fn without_a_period_nothing_is_removed() {
 }
 
 #[tokio::test]
-async fn what_has_not_ended_is_never_removed() {
+async fn run_that_has_not_ended_is_never_removed() {
     let waits =
         Spec::new("waits").wait("a", "GO").end("b").signal("GO").auto("ab", "a", "b").build().unwrap();
     let engine = kit::start(|builder| library(builder).workflow(waits)).await.unwrap();
@@ -137,7 +137,7 @@ fn cell(space: Space, owner: &str) -> CellWrite {
     CellWrite {
         key: CellKey { space, owner: owner.to_owned(), key: "x".to_owned() },
         op: CellOp::Set { value: json!(1), value_type: ValueType::Json, ttl: Ttl::Forever },
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         initial: None,
         by: None,
     }
@@ -149,7 +149,7 @@ async fn cells(engine: &Engine, space: Space, owner: &str) -> usize {
         owner: owner.to_owned(),
         filter: CellFilter::Prefix(String::new()),
         now: engine.now(),
-        with_dead: true,
+        include_deleted: true,
         limit: 10,
         cursor: None,
     };
@@ -171,7 +171,7 @@ async fn rows_of(engine: &Engine, run: RunId) -> [usize; 6] {
 }
 
 #[tokio::test]
-async fn a_removed_run_leaves_only_its_audit_trail_and_the_data_that_outlives_it() {
+async fn removed_run_leaves_only_audit_trail_and_shared_data() {
     let definition = Spec::new("case")
         .step("open")
         .end("closed")
@@ -206,7 +206,7 @@ async fn a_removed_run_leaves_only_its_audit_trail_and_the_data_that_outlives_it
     );
     let trail = audit(&engine).await;
     assert!(trail.iter().any(|(_, row)| row.operation == "run.patch" && row.run == Some(run.id())));
-    // The key is new again.
+    // The key can be used again.
     let again = engine.start_once(Start::new("case").key("k")).await.unwrap();
     assert!(again.is_new && again.run.id() != run.id());
 }
@@ -223,18 +223,18 @@ async fn many_ended_runs_are_removed_in_small_batches() {
     }
     engine.settle().await;
     engine.advance(29 * DAY).await;
-    watched.sweeps();
+    watched.cleanups();
     engine.advance(2 * DAY).await;
-    let sweeps = watched.sweeps();
-    let of_runs = sweeps.iter().filter(|(sweep, _)| matches!(sweep.what, SweepWhat::Runs { .. }));
-    let counts: Vec<_> = of_runs.map(|(_, swept)| swept.count).filter(|count| *count > 0).collect();
+    let cleanups = watched.cleanups();
+    let of_runs = cleanups.iter().filter(|(cleanup, _)| matches!(cleanup.what, CleanupKind::Runs { .. }));
+    let counts: Vec<_> = of_runs.map(|(_, cleaned)| cleaned.count).filter(|count| *count > 0).collect();
     assert_eq!(counts.iter().sum::<u64>(), 350);
     assert!(counts.len() > 1 && counts.iter().all(|count| *count <= 100), "{counts:?}");
     assert_eq!(runs(&engine, RunQuery::default()).await, []);
 }
 
 #[tokio::test]
-async fn the_runs_of_every_tenant_are_removed_also_by_an_engine_that_never_worked_for_it() {
+async fn engine_removes_runs_of_tenants_it_never_served() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), library).await.unwrap();
     let theirs = a.for_tenant(other_tenant());
@@ -249,7 +249,7 @@ async fn the_runs_of_every_tenant_are_removed_also_by_an_engine_that_never_worke
 }
 
 #[tokio::test]
-async fn a_child_outlives_its_parent_that_was_removed() {
+async fn child_outlives_its_removed_parent() {
     let parent = Spec::new("parent")
         .step("todo")
         .place("below", Place::Wait(Wait { children: Some(ChildRule::Any), ..Wait::default() }))
@@ -285,7 +285,7 @@ async fn checkpoints(engine: &Engine, run: RunId) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_live_run_whose_history_was_cut_goes_on() {
+async fn run_continues_after_its_history_is_trimmed() {
     let definition = Spec::new("count")
         .step("open")
         .end_with("done", json!({"count": {"$expr": "context.count"}}))
@@ -313,10 +313,10 @@ async fn a_live_run_whose_history_was_cut_goes_on() {
     };
     raise(200).await;
     assert_eq!(checkpoints(&engine, run.id()).await.len(), 201);
-    let sweep =
-        Sweep { now: engine.now(), limit: 1_000, what: SweepWhat::History { run: run.id(), keep: 10 } };
-    let swept = engine.store().sweep(engine.scope(), sweep).await.unwrap();
-    assert!(swept.count > 100, "{swept:?}");
+    let cleanup =
+        Cleanup { now: engine.now(), limit: 1_000, what: CleanupKind::History { run: run.id(), keep: 10 } };
+    let cleaned = engine.store().cleanup(engine.scope(), cleanup).await.unwrap();
+    assert!(cleaned.count > 100, "{cleaned:?}");
     let left = checkpoints(&engine, run.id()).await;
     assert_eq!((left.last(), left.contains(&191)), (Some(&200), true));
     raise(3).await;
@@ -329,42 +329,42 @@ async fn a_live_run_whose_history_was_cut_goes_on() {
 }
 
 #[tokio::test]
-async fn keys_that_have_expired_are_tidied_up() {
+async fn expired_keys_are_cleaned_up() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, library).await.unwrap();
     let run = engine.start(Start::new("bad")).await.unwrap();
     engine.settle().await;
-    // A commit that leaves no other trace is recorded for a day.
+    // A commit without another trace is recorded for a day.
     engine.operate(run.id(), Command::Suspend, &Operator::default()).await.unwrap();
-    watched.sweeps();
+    watched.cleanups();
     engine.advance(3 * DAY).await;
-    let keys = watched.sweeps().into_iter().filter(|(sweep, _)| sweep.what == SweepWhat::Keys);
-    assert!(keys.map(|(_, swept)| swept.count).sum::<u64>() >= 1);
+    let keys = watched.cleanups().into_iter().filter(|(cleanup, _)| cleanup.what == CleanupKind::Keys);
+    assert!(keys.map(|(_, cleaned)| cleaned.count).sum::<u64>() >= 1);
     assert_eq!(engine.scope(), TenantScope::single());
 }
 
 #[tokio::test]
-async fn what_is_tidied_up_is_counted() {
+async fn cleanup_is_counted() {
     let engine = kit::start(library).await.unwrap();
-    assert_eq!(engine.upkeep(), Upkeep::default());
+    assert_eq!(engine.maintenance(), MaintenanceTotals::default());
     let run = engine.start(Start::new("loan")).await.unwrap();
     back(&engine, &run).await;
     let hour = Duration::from_secs(3_600);
     engine.kv("shelf").set_with("a", Set::new(1).ttl(hour)).await.unwrap();
     engine.advance(DAY).await;
-    let first = engine.upkeep();
+    let first = engine.maintenance();
     assert_eq!((first.expired_cells, first.sealed, first.runs, first.failures), (1, 1, 0, 0));
     engine.advance(31 * DAY).await;
-    let all = engine.upkeep();
+    let all = engine.maintenance();
     assert_eq!((all.expired_cells, all.sealed, all.runs, all.failures), (1, 1, 1, 0));
     assert!(all.rounds > first.rounds && first.rounds > 0, "{all:?}");
 }
 
 #[tokio::test]
-async fn who_asks_for_it_tidies_their_own_up_one_batch_of_each_kind() {
+async fn maintain_cleans_one_batch_of_the_callers_tenant() {
     let (store, clock) = ground().await;
-    let idle = |builder: Builder| library(builder).with(|options| options.upkeep_ms = u64::MAX);
+    let idle = |builder: Builder| library(builder).with(|options| options.maintenance_interval_ms = u64::MAX);
     let engine = TestEngine::start_on(store, clock, idle).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
     for engine in [engine.for_tenant(TenantScope::single()), theirs.clone()] {
@@ -374,19 +374,19 @@ async fn who_asks_for_it_tidies_their_own_up_one_batch_of_each_kind() {
         }
     }
     engine.advance(DAY).await;
-    let first = engine.tidy().await.unwrap();
+    let first = engine.maintain().await.unwrap();
     assert_eq!((first.what.expired_cells, first.has_more), (100, true));
-    let second = engine.tidy().await.unwrap();
+    let second = engine.maintain().await.unwrap();
     assert_eq!((second.what.expired_cells, second.has_more), (50, false), "{second:?}");
-    assert_eq!(engine.upkeep().expired_cells, 150);
-    assert_eq!(theirs.tidy().await.unwrap().what.expired_cells, 100);
+    assert_eq!(engine.maintenance().expired_cells, 150);
+    assert_eq!(theirs.maintain().await.unwrap().what.expired_cells, 100);
     let who = Actor::new("eve", [Permission::Manage]);
-    assert!(matches!(engine.acting(who).tidy().await, Err(EngineError::Denied { .. })));
+    assert!(matches!(engine.acting(who).maintain().await, Err(EngineError::Denied { .. })));
 }
 
-/// The accident: the rows of one tenant could not be tidied up, and the tenants after it were never come to.
+/// Regression: when cleanup failed for one tenant, the tenants after it were never cleaned up.
 #[tokio::test]
-async fn what_is_wrong_with_one_tenants_rows_keeps_no_other_from_being_tidied_up() {
+async fn failed_cleanup_of_one_tenant_does_not_stop_others() {
     let (store, clock) = ground().await;
     let store = Watched::new(store);
     let engine = TestEngine::start_on(store.clone(), clock, library).await.unwrap();
@@ -394,10 +394,10 @@ async fn what_is_wrong_with_one_tenants_rows_keeps_no_other_from_being_tidied_up
     for engine in [engine.for_tenant(TenantScope::single()), engine.for_tenant(other_tenant())] {
         engine.kv("shelf").set_with("a", Set::new(1).ttl(hour)).await.unwrap();
     }
-    assert!(TenantScope::single().tenant() < other_tenant().tenant(), "it comes first");
-    store.never_sweep(TenantScope::single());
+    assert!(TenantScope::single().tenant() < other_tenant().tenant(), "the failing tenant is first");
+    store.fail_cleanups_of(TenantScope::single());
     engine.advance(DAY).await;
-    let tidied = engine.upkeep();
+    let tidied = engine.maintenance();
     assert_eq!((tidied.expired_cells, tidied.sealed), (1, 1));
     assert!(tidied.failures > 0 && tidied.failures == tidied.rounds, "{tidied:?}");
 }

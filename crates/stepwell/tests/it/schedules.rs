@@ -1,4 +1,4 @@
-//! Schedules: a workflow that is started by itself, each firing once.
+//! Schedules: they start a workflow at planned times, each firing once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Spec};
-use stepwell::cron::{Missed, Overlap};
+use stepwell::cron::{MissedFirings, Overlap};
 use stepwell::store::{RunQuery, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{EngineError, ManualClock, PlacedSchedule, Schedule};
@@ -37,13 +37,13 @@ async fn reports(engine: &TestEngine) -> Vec<Status> {
 }
 
 #[tokio::test]
-async fn a_schedule_starts_its_workflow_at_each_firing_once() {
+async fn schedule_starts_its_workflow_once_per_firing() {
     let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
     let hourly = Schedule::new("hourly", "0 * * * *", "report").input(json!({"for": "mia@example.com"}));
     engine.put_schedule(hourly.clone()).await.unwrap();
     engine.advance(HOUR / 2).await;
-    assert_eq!(reports(&engine).await.len(), 0, "its time has not come");
+    assert_eq!(reports(&engine).await.len(), 0, "it is not due yet");
     engine.advance(3 * HOUR).await;
     assert_eq!(reports(&engine).await.len(), 3);
     let stands = engine.schedule("hourly").await.unwrap().unwrap();
@@ -54,8 +54,8 @@ async fn a_schedule_starts_its_workflow_at_each_firing_once() {
 }
 
 #[tokio::test]
-async fn what_was_missed_in_an_outage_is_made_up_for_as_the_schedule_says() {
-    for (missed, expected) in [(Missed::Skip, 0), (Missed::Once, 1), (Missed::All, 5)] {
+async fn missed_firings_follow_the_schedules_policy() {
+    for (missed, expected) in [(MissedFirings::Skip, 0), (MissedFirings::Once, 1), (MissedFirings::All, 5)] {
         let (store, clock) = ground().await;
         let first = engine(&store, &clock).await;
         first.put_schedule(Schedule::new("hourly", "0 * * * *", "report").missed(missed)).await.unwrap();
@@ -66,17 +66,17 @@ async fn what_was_missed_in_an_outage_is_made_up_for_as_the_schedule_says() {
         second.settle().await;
         assert_eq!(reports(&second).await.len(), expected, "{missed:?}");
         second.advance(HOUR / 2).await;
-        assert_eq!(reports(&second).await.len(), expected + 1, "{missed:?}: and it goes on");
+        assert_eq!(reports(&second).await.len(), expected + 1, "{missed:?}: the schedule continues");
     }
 }
 
 #[tokio::test]
-async fn while_the_last_run_is_going_the_next_is_started_or_skipped() {
+async fn overlapping_firing_is_started_or_skipped() {
     for (overlap, starts) in [(Overlap::Start, &[1, 2, 3, 4][..]), (Overlap::Skip, &[1, 3])] {
         let (store, clock) = ground().await;
         let engine = engine(&store, &clock).await;
         engine.put_schedule(Schedule::new("hourly", "0 * * * *", "report").overlap(overlap)).await.unwrap();
-        // Half an hour at a time, each brought to its end however slow the store is: what is late here would be skipped.
+        // Advances half an hour at a time and lets each step finish: a late firing would be skipped here.
         for halves in 1..=9 {
             engine.advance(HOUR / 2).await;
             let ended = starts.iter().filter(|hour| 2 * **hour + 3 <= halves).count();
@@ -96,7 +96,7 @@ async fn while_the_last_run_is_going_the_next_is_started_or_skipped() {
 }
 
 #[tokio::test]
-async fn a_schedule_can_be_changed_switched_off_and_put_again() {
+async fn schedule_can_be_changed_disabled_and_put_again() {
     let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
     let PlacedSchedule { run, next } =
@@ -110,7 +110,7 @@ async fn a_schedule_can_be_changed_switched_off_and_put_again() {
         "the same name is the same schedule"
     );
     engine.advance(11 * HOUR).await;
-    assert_eq!(reports(&engine).await.len(), 1, "the old plan no longer holds");
+    assert_eq!(reports(&engine).await.len(), 1, "the old schedule is replaced");
     engine.advance(HOUR).await;
     assert_eq!(reports(&engine).await.len(), 2);
     engine.remove_schedule("it").await.unwrap();
@@ -123,9 +123,9 @@ async fn a_schedule_can_be_changed_switched_off_and_put_again() {
     assert_eq!(engine.schedules().await.unwrap().len(), 1);
 }
 
-/// The accident: who had switched a schedule off twice and put it again had it switched off once more by the second.
+/// Regression: the second of two requests to disable a schedule disabled it again after it had been put again.
 #[tokio::test]
-async fn a_schedule_that_is_switched_off_twice_is_on_when_it_is_put_again() {
+async fn schedule_disabled_twice_is_enabled_when_put_again() {
     let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
     let hourly = || Schedule::new("hourly", "0 * * * *", "report");
@@ -141,7 +141,7 @@ async fn a_schedule_that_is_switched_off_twice_is_on_when_it_is_put_again() {
 }
 
 #[tokio::test]
-async fn schedules_are_listed_part_by_part() {
+async fn schedules_are_listed_in_pages() {
     let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
     for name in ["a", "b", "c"] {
@@ -150,7 +150,7 @@ async fn schedules_are_listed_part_by_part() {
     let first = engine.schedules_page(2, None).await.unwrap();
     let rest = engine.schedules_page(2, first.next.clone()).await.unwrap();
     assert_eq!((first.items.len(), rest.items.len(), rest.next.as_deref()), (2, 1, None));
-    // What begins in one millisecond has no order.
+    // Runs of the same millisecond have no defined order.
     let mut names: Vec<_> =
         first.items.iter().chain(&rest.items).map(|one| one.schedule.name.as_str()).collect();
     names.sort_unstable();
@@ -158,7 +158,7 @@ async fn schedules_are_listed_part_by_part() {
 }
 
 #[tokio::test]
-async fn a_schedule_that_cannot_be_is_refused_with_the_reason() {
+async fn invalid_schedule_is_refused_with_the_reason() {
     let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
     for (wrong, part) in [
@@ -183,26 +183,26 @@ spec:
   steps: [{{ id: done, type: control.return, value: {{ $expr: payload.n }} }}]
 "
     );
-    stepwell::core::Document::read(&text, None).unwrap().definition().clone()
+    stepwell::core::WorkflowSource::read(&text, None).unwrap().definition().clone()
 }
 
-/// F1, B12: what a document says of its times is a schedule as soon as the workflow can be started.
+/// F1, B12: a schedule trigger of a document becomes a schedule as soon as the workflow can be started.
 #[tokio::test]
-async fn a_trigger_of_type_schedule_is_a_schedule() {
+async fn schedule_trigger_becomes_a_schedule() {
     let (store, clock) = ground().await;
     let build = |engine: stepwell::Builder| engine.workflow(nightly("30 2 * * *", 1));
     let first = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
     let planned = first.schedule("nightly/night").await.unwrap().unwrap();
     assert_eq!(
         (planned.schedule.time_zone.as_str(), planned.schedule.missed),
-        ("Europe/Vienna", Missed::Skip)
+        ("Europe/Vienna", MissedFirings::Skip)
     );
     // Half past two in Vienna is half past one in UTC.
     assert_eq!(planned.next, BEGINS.plus_ms(90 * 60_000));
     first.advance(24 * HOUR).await;
     assert_eq!(crate::kit::runs_of(&first, "nightly").await.len(), 1);
     drop(first);
-    // Another edition has other times; an older one that is still about changes nothing.
+    // Another version has other times; an older version that is still registered changes nothing.
     let build = |engine: stepwell::Builder| engine.workflow(nightly("0 5 * * *", 2));
     let second = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
     second.settle().await;
@@ -214,7 +214,7 @@ async fn a_trigger_of_type_schedule_is_a_schedule() {
 }
 
 #[tokio::test]
-async fn the_schedules_of_a_published_workflow_come_and_go_with_its_active_version() {
+async fn schedule_follows_the_active_published_version() {
     use stepwell::catalogue::Publish;
     let engine = crate::kit::start(|engine| engine).await.unwrap();
     let catalogue = engine.catalogue();
@@ -235,8 +235,8 @@ async fn the_schedules_of_a_published_workflow_come_and_go_with_its_active_versi
         engine.remove_schedule("hourly/t").await,
         engine.put_schedule(Schedule::new("hourly/t", "0 1 * * *", "hourly")).await.map(drop),
     ] {
-        let Err(EngineError::Planned { trigger, .. }) = refused else { panic!("{refused:?}") };
-        assert_eq!(trigger.as_str(), "t", "the trigger would make it what it was");
+        let Err(EngineError::ManagedByTrigger { trigger, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(trigger.as_str(), "t", "the trigger owns this schedule");
     }
     catalogue.archive("hourly").await.unwrap();
     engine.settle().await;
@@ -246,14 +246,14 @@ async fn the_schedules_of_a_published_workflow_come_and_go_with_its_active_versi
     catalogue.restore("hourly").await.unwrap();
     engine.advance(HOUR).await;
     assert_eq!(crate::kit::runs_of(&engine, "hourly").await.len(), 4);
-    // What somebody has put by hand is nobody else's.
+    // Publishing does not change a schedule that was put by hand.
     engine.put_schedule(Schedule::new("by-hand", "0 * * * *", "hourly")).await.unwrap();
     catalogue.archive("hourly").await.unwrap();
     assert!(!engine.schedule("by-hand").await.unwrap().unwrap().is_off);
 }
 
 #[tokio::test]
-async fn a_time_that_is_none_is_told_where_it_stands() {
+async fn invalid_cron_trigger_is_reported_with_its_line() {
     use stepwell::catalogue::{CatalogueError, Publish};
     let text =
         "triggers:\n  - { type: schedule, cron: '61 * * * *' }\nsteps: [{ id: done, type: control.return }]";
@@ -261,14 +261,14 @@ async fn a_time_that_is_none_is_told_where_it_stands() {
     let refused = engine.catalogue().publish("bad", Publish::text(text)).await.unwrap_err();
     let CatalogueError::Wrong { problems } = refused else { panic!("{refused}") };
     assert_eq!((problems[0].code.as_str(), problems[0].at.line), ("badTrigger", 2), "{problems:?}");
-    let definition = stepwell::core::Document::read(text, Some("bad")).unwrap().definition().clone();
+    let definition = stepwell::core::WorkflowSource::read(text, Some("bad")).unwrap().definition().clone();
     let refused = engine.register(definition).unwrap_err();
     assert!(refused.to_string().contains("trigger1"), "{refused}");
 }
 
-/// The accident: a schedule went by the highest version that there ever was.
+/// Regression: a schedule followed the highest version that ever existed.
 #[tokio::test]
-async fn an_older_version_that_is_activated_again_has_its_times_again() {
+async fn reactivated_older_version_restores_its_schedule() {
     use stepwell::catalogue::Publish;
     let engine = crate::kit::start(|engine| engine).await.unwrap();
     let catalogue = engine.catalogue();
@@ -292,12 +292,12 @@ async fn an_older_version_that_is_activated_again_has_its_times_again() {
 }
 
 #[tokio::test]
-async fn a_schedule_whose_input_does_not_fit_can_be_put_again() {
+async fn schedule_with_invalid_input_can_be_put_again() {
     let text = "
 input: { type: object, required: [n] }
 steps: [{ id: done, type: control.return }]
 ";
-    let strict = stepwell::core::Document::read(text, Some("strict")).unwrap().definition().clone();
+    let strict = stepwell::core::WorkflowSource::read(text, Some("strict")).unwrap().definition().clone();
     let engine = crate::kit::start(|engine| engine.workflow(strict)).await.unwrap();
     let hourly = |input: serde_json::Value| Schedule::new("hourly", "0 * * * *", "strict").input(input);
     engine.put_schedule(hourly(json!({}))).await.unwrap();

@@ -1,4 +1,4 @@
-//! Signals: taken, kept or refused, in the order in which they came, and never lost.
+//! Signals: consumed, buffered or refused, in order of arrival, and never lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,22 +9,22 @@ use stepwell::core::retry::Retry;
 use stepwell::core::spec::{Guard, Transition};
 use stepwell::core::{Definition, Limits, Refusal, Spec};
 use stepwell::store::{
-    Commit, CommitId, Fault, Faulty, Missing, NewMessage, Send, Status, Store, TenantScope, WaitQuery,
-    WaitsOf,
+    Commit, CommitId, Fault, Faulty, NewMessage, OnMissingRun, SendMessage, Status, Store, TenantScope,
+    WaitFilter, WaitQuery,
 };
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, Signal, Signalled, Start};
 
 use crate::kit::{
-    self, LEASE_MS, Watched, audit, eventually, ground, history, mortal, places, settle, soon, status,
-    store_within, version, words,
+    self, LEASE_MS, Watched, audit, eventually, ground, history, history_actions, places, settle, soon,
+    start_killable, status, store_within, version,
 };
 use crate::world::{Gate, Script, desk, desk_spec, row};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// `a --OPEN--> b --GO--> b`, and `STOP` leads from `b` to the end. `GO` brings a number.
+/// `a --OPEN--> b --GO--> b`, and `STOP` leads from `b` to the end. The payload of `GO` is a number.
 fn counter() -> Definition {
     counter_that(|go| go)
 }
@@ -57,13 +57,13 @@ fn go(number: i64) -> Signal {
     Signal::new("GO").with(&number)
 }
 
-/// What the signals that a run has taken brought, in order.
+/// The payloads of the signals that a run has taken, in order.
 async fn taken(engine: &TestEngine, run: &Run) -> Vec<Value> {
     let entries = history(engine, run.id()).await.into_iter();
     entries.filter(|(entry, _)| entry.action == "GO").filter_map(|(entry, _)| entry.payload).collect()
 }
 
-/// A counter that is open and has got its first number, before it was opened or after.
+/// An open counter that has received its first number, before it was opened or after.
 async fn going(engine: &TestEngine, first_is_kept: bool) -> Run {
     let run = engine.start(Start::new("counter")).await.unwrap();
     let open = Signal::new("OPEN");
@@ -77,13 +77,13 @@ fn is_refused(result: &Result<Signalled, EngineError>, wanted: fn(&Refusal) -> b
     matches!(result, Err(EngineError::Refused(refusal)) if wanted(refusal))
 }
 
-// A waiting run costs nothing, and its signal may come whenever it likes.
+// A waiting run costs nothing, and its signal may come at any time.
 
 #[tokio::test]
-async fn a_waiting_run_holds_no_task_no_owner_and_is_not_looked_at() {
+async fn waiting_run_has_no_task_or_owner_and_is_not_loaded() {
     let (store, clock) = ground().await;
     let store = Watched::new(store);
-    let (engine, tasks) = mortal(store.clone(), &clock, |engine| engine.workflow(counter())).await;
+    let (engine, tasks) = start_killable(store.clone(), &clock, |engine| engine.workflow(counter())).await;
     engine.settle().await;
     let before = tasks.going();
     let mut runs = Vec::new();
@@ -99,10 +99,10 @@ async fn a_waiting_run_holds_no_task_no_owner_and_is_not_looked_at() {
     store.loads();
     store.commits();
     engine.advance(60 * SECOND).await;
-    assert_eq!((store.loads(), store.commits().len()), (0, 0), "nobody looks at a run that waits");
+    assert_eq!((store.loads(), store.commits().len()), (0, 0), "a waiting run is not loaded");
 }
 
-/// A wait for `ANSWER`; the action after it sees what came.
+/// A wait for `ANSWER`; the action after it sees the payload.
 fn question() -> Definition {
     Spec::new("question")
         .wait("asked", "ANSWER")
@@ -114,7 +114,7 @@ fn question() -> Definition {
 }
 
 #[tokio::test]
-async fn a_signal_may_come_weeks_later_and_its_payload_reaches_the_transition() {
+async fn signal_weeks_later_delivers_its_payload() {
     let script = Script::good();
     let build = |engine: stepwell::Builder| engine.workflow(question()).action("work", script.action());
     let engine = kit::start(build).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_signal_may_come_weeks_later_and_its_payload_reaches_the_transition() 
     engine.advance(60 * DAY).await;
     assert_eq!(status(&run).await, Status::Waiting);
     let answer = json!({"yes": true});
-    assert_eq!(run.signal(Signal::new("ANSWER").with(&answer)).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(Signal::new("ANSWER").with(&answer)).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
     let call = script.calls()[0].clone();
@@ -130,7 +130,7 @@ async fn a_signal_may_come_weeks_later_and_its_payload_reaches_the_transition() 
 }
 
 #[tokio::test]
-async fn a_signal_reaches_a_run_whose_process_is_long_gone() {
+async fn signal_reaches_a_run_whose_process_is_gone() {
     let (store, clock) = ground().await;
     let script = Script::good();
     let build = |engine: stepwell::Builder| engine.workflow(question()).action("work", script.action());
@@ -141,7 +141,7 @@ async fn a_signal_reaches_a_run_whose_process_is_long_gone() {
     clock.set(BEGINS.plus_ms(21 * 24 * 3_600_000));
     let build = |engine: stepwell::Builder| engine.workflow(question()).action("work", script.action());
     let second = TestEngine::start_on(store, clock, build).await.unwrap();
-    assert_eq!(second.signal(run, Signal::new("ANSWER").with(&7)).await.unwrap(), Signalled::Taken);
+    assert_eq!(second.signal(run, Signal::new("ANSWER").with(&7)).await.unwrap(), Signalled::Consumed);
     second.settle().await;
     assert_eq!(
         (status(&second.run(run)).await, script.calls()[0].payload.clone()),
@@ -150,7 +150,7 @@ async fn a_signal_reaches_a_run_whose_process_is_long_gone() {
 }
 
 #[tokio::test]
-async fn a_signal_may_come_from_another_runs_action() {
+async fn action_can_signal_another_run() {
     let script = Script::good();
     let tells = Spec::new("teller").step("a").end("b");
     let tells = tells.transition(Transition::new("ab", "a", "b").action("tell")).build().unwrap();
@@ -170,10 +170,10 @@ async fn a_signal_may_come_from_another_runs_action() {
     assert_eq!(script.calls()[0].payload, json!("from another run"));
 }
 
-// Refused.
+// Refused signals.
 
 #[tokio::test]
-async fn a_payload_that_does_not_fit_is_refused_and_leaves_the_run_byte_identical() {
+async fn invalid_payload_is_refused_and_changes_nothing() {
     let engine = with(counter()).await;
     let pending = engine.start(Start::new("counter").after(DAY)).await.unwrap();
     let early = engine.start(Start::new("counter")).await.unwrap();
@@ -187,7 +187,7 @@ async fn a_payload_that_does_not_fit_is_refused_and_leaves_the_run_byte_identica
             [Signal::new("GO").with("seven"), Signal::new("GO").with("seven").strict(), Signal::new("GO")]
         {
             let refused = run.signal(signal).await;
-            let unfit = |refusal: &Refusal| matches!(refusal, Refusal::PayloadUnfit { .. });
+            let unfit = |refusal: &Refusal| matches!(refusal, Refusal::InvalidPayload { .. });
             assert!(is_refused(&refused, unfit), "{refused:?}");
         }
         engine.settle().await;
@@ -197,7 +197,7 @@ async fn a_payload_that_does_not_fit_is_refused_and_leaves_the_run_byte_identica
 }
 
 #[tokio::test]
-async fn a_signal_that_the_definition_does_not_know_is_refused_with_a_near_name() {
+async fn unknown_signal_is_refused_with_a_suggestion() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
     let before = row(&engine, run.id()).await;
@@ -208,7 +208,7 @@ async fn a_signal_that_the_definition_does_not_know_is_refused_with_a_near_name(
 }
 
 #[tokio::test]
-async fn a_run_that_has_ended_or_never_was_takes_no_signal() {
+async fn ended_or_unknown_run_refuses_signals() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
@@ -224,7 +224,7 @@ async fn a_run_that_has_ended_or_never_was_takes_no_signal() {
 }
 
 #[tokio::test]
-async fn a_strict_signal_is_refused_when_nothing_takes_it_now_and_taken_when_something_does() {
+async fn strict_signal_needs_an_active_source() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
     let before = row(&engine, run.id()).await;
@@ -232,13 +232,13 @@ async fn a_strict_signal_is_refused_when_nothing_takes_it_now_and_taken_when_som
     assert!(is_refused(&refused, |refusal| matches!(refusal, Refusal::NoActiveSource { .. })), "{refused:?}");
     assert_eq!(row(&engine, run.id()).await, before);
     run.signal(Signal::new("OPEN")).await.unwrap();
-    assert_eq!(run.signal(go(2).strict()).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(go(2).strict()).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     assert_eq!(taken(&engine, &run).await, [json!(2)]);
 }
 
 #[tokio::test]
-async fn a_strict_signal_is_refused_by_a_run_that_does_not_go_on_now() {
+async fn pending_suspended_or_failed_run_refuses_strict_signal() {
     let script = Script::bad();
     let engine = kit::start(|engine| engine.workflow(desk(|work| work)).action("work", script.action()));
     let engine = engine.await.unwrap();
@@ -258,7 +258,7 @@ async fn a_strict_signal_is_refused_by_a_run_that_does_not_go_on_now() {
 }
 
 #[tokio::test]
-async fn a_strict_signal_is_refused_while_an_action_runs_for_what_would_take_it() {
+async fn strict_signal_is_refused_while_its_transition_runs() {
     let gate = Gate::new();
     let engine = kit::start(|engine| engine.workflow(desk(|work| work)).action("work", gate.action()));
     let engine = engine.await.unwrap();
@@ -270,7 +270,7 @@ async fn a_strict_signal_is_refused_while_an_action_runs_for_what_would_take_it(
     assert_eq!(row(&engine, run.id()).await.inbox.len(), 0);
 }
 
-/// `GO` leads on only if it brings more than 10.
+/// `GO` leads to the end only if its payload is greater than `more_than` in the context.
 fn guarded() -> Definition {
     Spec::new("counter")
         .step("a")
@@ -285,7 +285,7 @@ fn guarded() -> Definition {
 }
 
 #[tokio::test]
-async fn a_signal_that_meets_an_active_source_and_a_guards_no_is_refused_and_not_kept() {
+async fn signal_rejected_by_a_guard_is_not_buffered() {
     let engine = with(guarded()).await;
     let run = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
@@ -294,30 +294,30 @@ async fn a_signal_that_meets_an_active_source_and_a_guards_no_is_refused_and_not
     for signal in [go(10), go(10).strict(), go(10).id("ten")] {
         let refused = run.signal(signal).await;
         assert!(
-            is_refused(&refused, |refusal| matches!(refusal, Refusal::GuardSaidNo { .. })),
+            is_refused(&refused, |refusal| matches!(refusal, Refusal::GuardRejected { .. })),
             "{refused:?}"
         );
     }
     assert_eq!(row(&engine, run.id()).await, before);
-    assert_eq!(run.signal(go(11).id("ten")).await.unwrap(), Signalled::Taken, "a refused id was not used");
+    assert_eq!(run.signal(go(11).id("ten")).await.unwrap(), Signalled::Consumed, "a refused id was not used");
 }
 
-// Kept.
+// Buffered signals.
 
 #[tokio::test]
-async fn a_signal_that_nothing_takes_now_is_kept_until_something_does() {
+async fn signal_without_active_source_is_buffered() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
-    assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Buffered);
     engine.settle().await;
-    assert_eq!((version(&run).await, run.view().await.unwrap().kept_signals), (0, 1));
+    assert_eq!((version(&run).await, run.view().await.unwrap().buffered_signals), (0, 1));
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.settle().await;
-    assert_eq!((taken(&engine, &run).await, run.view().await.unwrap().kept_signals), (vec![json!(1)], 0));
+    assert_eq!((taken(&engine, &run).await, run.view().await.unwrap().buffered_signals), (vec![json!(1)], 0));
 }
 
 #[tokio::test]
-async fn kept_signals_are_offered_in_the_order_in_which_they_came() {
+async fn buffered_signals_are_consumed_in_order_of_arrival() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
     for number in [3, 1, 2] {
@@ -328,14 +328,14 @@ async fn kept_signals_are_offered_in_the_order_in_which_they_came() {
     run.signal(go(4)).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.settle().await;
-    let names = words(&engine, run.id()).await;
+    let names = history_actions(&engine, run.id()).await;
     assert_eq!(names, ["__start", "OPEN", "GO", "GO", "GO", "STOP"]);
     assert_eq!(taken(&engine, &run).await, [json!(3), json!(1), json!(2)]);
 }
 
 #[tokio::test]
-async fn a_new_signal_does_not_overtake_one_that_was_kept_before_it() {
-    // Nobody works on the run between the two: this engine only makes calls.
+async fn new_signal_does_not_overtake_a_buffered_one() {
+    // No engine drives the run between the two calls: this engine has no permits.
     let build = |engine: stepwell::Builder| engine.workflow(counter()).with(|options| options.max_runs = 0);
     let (store, clock) = ground().await;
     let calls = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
@@ -349,7 +349,7 @@ async fn a_new_signal_does_not_overtake_one_that_was_kept_before_it() {
 }
 
 #[tokio::test]
-async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
+async fn new_signal_does_not_overtake_one_the_owner_is_taking() {
     let (inner, clock) = ground().await;
     let store = Arc::new(Faulty::new(inner.clone(), []));
     let acts = |engine: stepwell::Builder| {
@@ -357,13 +357,13 @@ async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
         engine.workflow(counter_that(|go| go.action("work"))).action("work", script.action())
     };
     let first = TestEngine::start_on(store.clone(), clock.clone(), acts).await.unwrap();
-    // The second engine only makes calls.
+    // The second engine accepts calls and runs nothing.
     let second = |engine| acts(engine).with(|options| options.max_runs = 0);
     let second = TestEngine::start_on(inner, clock, second).await.unwrap();
     let run = first.start(Start::new("counter")).await.unwrap();
     run.signal(go(1)).await.unwrap();
     settle(&[&first, &second]).await;
-    // The commit that moves it is answered late: the first engine owns it by then.
+    // The answer to the commit that moves the run is delayed: the first engine owns the run by then.
     store.then(Fault::DelayAnswer(Duration::from_millis(150)));
     let open = tokio::spawn({
         let run = run.clone();
@@ -376,9 +376,9 @@ async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
     assert_eq!(taken(&first, &run).await, [json!(1), json!(2)]);
 }
 
-/// A signal comes into the inbox between the decision on a newer one and its commit.
+/// A signal reaches the inbox between the decision on a newer one and its commit.
 #[tokio::test]
-async fn a_new_signal_does_not_overtake_one_that_came_while_it_was_decided_on() {
+async fn new_signal_does_not_overtake_one_arriving_meanwhile() {
     let (inner, clock) = ground().await;
     let watched = Watched::new(inner.clone());
     let engine = TestEngine::start_on(watched.clone(), clock, |engine| engine.workflow(counter()));
@@ -389,7 +389,7 @@ async fn a_new_signal_does_not_overtake_one_that_came_while_it_was_decided_on() 
     let body = json!({"kind": "signal", "name": "GO", "payload": 1}).to_string().into();
     let message = NewMessage { topic: "signal:GO".to_owned(), body, expires_at: None, counts: true };
     let mut older = Commit::new(CommitId(uuid::Uuid::from_u128(7)), BEGINS);
-    older.send = vec![Send { to: run.id(), message, missing: Missing::Refuse }];
+    older.send = vec![SendMessage { to: run.id(), message, missing: OnMissingRun::Refuse }];
     watched.first(async move {
         inner.commit(TenantScope::single(), older).await.unwrap();
     });
@@ -399,26 +399,26 @@ async fn a_new_signal_does_not_overtake_one_that_came_while_it_was_decided_on() 
 }
 
 #[tokio::test]
-async fn a_kept_signal_whose_guard_says_no_stays_and_holds_up_no_other() {
+async fn buffered_signal_rejected_by_a_guard_blocks_no_other() {
     let engine = with(guarded()).await;
     let run = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
     run.signal(go(5)).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.settle().await;
-    assert_eq!((places(&run).await, run.view().await.unwrap().kept_signals), (vec!["b".into()], 1));
+    assert_eq!((places(&run).await, run.view().await.unwrap().buffered_signals), (vec!["b".into()], 1));
     let other = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
     for number in [5, 6, 20] {
         other.signal(go(number)).await.unwrap();
     }
     other.signal(Signal::new("OPEN")).await.unwrap();
     engine.settle().await;
-    assert_eq!(taken(&engine, &other).await, [json!(20)], "those that are refused hold up no other");
+    assert_eq!(taken(&engine, &other).await, [json!(20)], "rejected signals do not block others");
     does(&engine, &run, Command::Patch { fields: json!({"more_than": 4}) }).await;
-    assert_eq!(taken(&engine, &run).await, [json!(5)], "it is offered whenever the run comes to rest");
+    assert_eq!(taken(&engine, &run).await, [json!(5)], "it is offered again when the run becomes idle");
 }
 
 #[tokio::test]
-async fn a_kept_signal_waits_for_a_named_guard_too() {
+async fn buffered_signal_waits_for_a_named_guard() {
     let open = Arc::new(AtomicBool::new(false));
     let definition = Spec::new("counter")
         .step("a")
@@ -439,15 +439,15 @@ async fn a_kept_signal_waits_for_a_named_guard_too() {
     run.signal(go(1)).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.settle().await;
-    assert_eq!(run.view().await.unwrap().kept_signals, 1);
-    assert!(is_refused(&run.signal(go(2)).await, |refusal| matches!(refusal, Refusal::GuardSaidNo { .. })));
+    assert_eq!(run.view().await.unwrap().buffered_signals, 1);
+    assert!(is_refused(&run.signal(go(2)).await, |refusal| matches!(refusal, Refusal::GuardRejected { .. })));
     open.store(true, Ordering::SeqCst);
     does(&engine, &run, Command::Patch { fields: json!({"any": 1}) }).await;
     assert_eq!((status(&run).await, taken(&engine, &run).await), (Status::Completed, vec![json!(1)]));
 }
 
 #[tokio::test]
-async fn an_inbox_is_bounded_and_has_room_again_when_signals_are_taken() {
+async fn full_inbox_refuses_signals_until_some_are_consumed() {
     let store = store_within(Limits { inbox: 3, ..Limits::default() }).await;
     let engine = TestEngine::start_on(store, ManualClock::new(BEGINS), |engine| engine.workflow(counter()))
         .await
@@ -457,29 +457,29 @@ async fn an_inbox_is_bounded_and_has_room_again_when_signals_are_taken() {
         engine.start(Start::new("counter")).await.unwrap(),
     );
     for number in 1..=3 {
-        assert_eq!(run.signal(go(number)).await.unwrap(), Signalled::Kept);
+        assert_eq!(run.signal(go(number)).await.unwrap(), Signalled::Buffered);
     }
     engine.settle().await;
     let before = row(&engine, run.id()).await;
     let full = run.signal(go(4).id("four")).await;
     assert_eq!(full, Err(EngineError::InboxFull { run: run.id(), max: 3 }));
     assert_eq!(row(&engine, run.id()).await, before);
-    assert_eq!(other.signal(go(1)).await.unwrap(), Signalled::Kept, "each run has an inbox of its own");
+    assert_eq!(other.signal(go(1)).await.unwrap(), Signalled::Buffered, "each run has its own inbox");
     assert_eq!(
         run.signal(Signal::new("OPEN")).await.unwrap(),
-        Signalled::Taken,
-        "what is taken needs no room"
+        Signalled::Consumed,
+        "a consumed signal needs no inbox space"
     );
     engine.settle().await;
-    assert_eq!(run.signal(go(4).id("four")).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(go(4).id("four")).await.unwrap(), Signalled::Consumed);
     assert_eq!(taken(&engine, &run).await.len(), 4);
 }
 
 #[tokio::test]
-async fn a_kept_signal_is_offered_until_it_expires() {
+async fn buffered_signal_is_offered_until_it_expires() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
-    run.signal(go(1).kept_for(10 * SECOND)).await.unwrap();
+    run.signal(go(1).ttl(10 * SECOND)).await.unwrap();
     engine.advance(Duration::from_millis(9_999)).await;
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.advance(DAY).await;
@@ -488,13 +488,17 @@ async fn a_kept_signal_is_offered_until_it_expires() {
 }
 
 #[tokio::test]
-async fn a_kept_signal_that_expires_is_gone_and_that_is_recorded() {
+async fn expired_signal_is_removed_and_audited() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
-    run.signal(go(1).kept_for(10 * SECOND)).await.unwrap();
+    run.signal(go(1).ttl(10 * SECOND)).await.unwrap();
     run.signal(go(2)).await.unwrap();
     engine.advance(10 * SECOND).await;
-    assert_eq!((run.view().await.unwrap().kept_signals, version(&run).await), (1, 0), "nobody had to ask");
+    assert_eq!(
+        (run.view().await.unwrap().buffered_signals, version(&run).await),
+        (1, 0),
+        "expired by itself"
+    );
     let trail = audit(&engine).await;
     let [(_, expired)] = &trail[..] else { panic!("{trail:?}") };
     assert_eq!((expired.operation.as_str(), expired.subject.as_str()), ("signal.expired", "GO"));
@@ -505,18 +509,18 @@ async fn a_kept_signal_that_expires_is_gone_and_that_is_recorded() {
 }
 
 #[tokio::test]
-async fn a_signal_is_kept_for_seven_days_unless_somebody_says_otherwise() {
+async fn signals_are_buffered_for_seven_days_by_default() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(go(1)).await.unwrap();
     engine.advance(7 * DAY - SECOND).await;
-    assert_eq!(run.view().await.unwrap().kept_signals, 1);
+    assert_eq!(run.view().await.unwrap().buffered_signals, 1);
     engine.advance(SECOND).await;
-    assert_eq!((run.view().await.unwrap().kept_signals, audit(&engine).await.len()), (0, 1));
+    assert_eq!((run.view().await.unwrap().buffered_signals, audit(&engine).await.len()), (0, 1));
 }
 
 #[tokio::test]
-async fn signals_kept_by_a_run_that_stands_still_expire_and_are_recorded_too() {
+async fn signals_of_inactive_runs_expire_and_are_audited() {
     let script = Script::bad();
     let engine = kit::start(|engine| engine.workflow(desk(|work| work)).action("work", script.action()));
     let engine = engine.await.unwrap();
@@ -528,45 +532,45 @@ async fn signals_kept_by_a_run_that_stands_still_expire_and_are_recorded_too() {
     engine.settle().await;
     let before = audit(&engine).await.len();
     for run in [&pending, &suspended, &failed] {
-        assert_eq!(run.signal(Signal::new("GO").kept_for(SECOND)).await.unwrap(), Signalled::Kept);
+        assert_eq!(run.signal(Signal::new("GO").ttl(SECOND)).await.unwrap(), Signalled::Buffered);
     }
     engine.advance(DAY).await;
     for run in [&pending, &suspended, &failed] {
-        assert_eq!(run.view().await.unwrap().kept_signals, 0, "{}", status(run).await);
+        assert_eq!(run.view().await.unwrap().buffered_signals, 0, "{}", status(run).await);
     }
     assert_eq!(audit(&engine).await.len() - before, 3);
 }
 
 #[tokio::test]
-async fn signals_to_a_suspended_or_pending_run_are_kept_and_taken_when_it_goes_on() {
+async fn signals_to_suspended_and_pending_runs_are_buffered() {
     let engine = with(counter()).await;
     let suspended = engine.start(Start::new("counter")).await.unwrap();
     does(&engine, &suspended, Command::Suspend).await;
     let pending = engine.start(Start::new("counter").after(60 * SECOND)).await.unwrap();
     for run in [&suspended, &pending] {
         let before = (status(run).await, version(run).await);
-        assert_eq!(run.signal(Signal::new("OPEN")).await.unwrap(), Signalled::Kept);
-        assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Kept);
+        assert_eq!(run.signal(Signal::new("OPEN")).await.unwrap(), Signalled::Buffered);
+        assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Buffered);
         engine.settle().await;
         assert_eq!((status(run).await, version(run).await), before);
     }
     engine.advance(60 * SECOND).await;
-    assert_eq!(words(&engine, pending.id()).await, ["__start", "OPEN", "GO"]);
+    assert_eq!(history_actions(&engine, pending.id()).await, ["__start", "OPEN", "GO"]);
     assert_eq!((status(&suspended).await, version(&suspended).await), (Status::Suspended, 0));
     does(&engine, &suspended, Command::Resume).await;
-    assert_eq!(words(&engine, suspended.id()).await, ["__start", "OPEN", "GO"]);
+    assert_eq!(history_actions(&engine, suspended.id()).await, ["__start", "OPEN", "GO"]);
 }
 
-// With an id a signal is one signal.
+// Signals with an id are idempotent.
 
 #[tokio::test]
-async fn the_same_signal_id_is_the_same_signal() {
+async fn same_signal_id_is_consumed_once() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
     for time in 0..3 {
         let sent = engine.signal_once(run.id(), go(1).id("one")).await.unwrap();
-        assert_eq!((sent.came_to, sent.is_new), (Signalled::Taken, time == 0));
+        assert_eq!((sent.value, sent.is_new), (Signalled::Consumed, time == 0));
         engine.settle().await;
     }
     run.signal(go(1).id("two")).await.unwrap();
@@ -576,19 +580,19 @@ async fn the_same_signal_id_is_the_same_signal() {
     assert_eq!(taken(&engine, &run).await.len(), 4);
     let other = engine.start(Start::new("counter")).await.unwrap();
     other.signal(Signal::new("OPEN")).await.unwrap();
-    assert_eq!(other.signal(go(1).id("one")).await.unwrap(), Signalled::Taken, "ids belong to their run");
+    assert_eq!(other.signal(go(1).id("one")).await.unwrap(), Signalled::Consumed, "ids belong to their run");
     assert_eq!(taken(&engine, &other).await.len(), 1);
 }
 
 #[tokio::test]
-async fn a_kept_signal_with_an_id_is_kept_and_taken_once() {
+async fn buffered_signal_with_an_id_is_consumed_once() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
     for time in 0..3 {
         let sent = engine.signal_once(run.id(), go(1).id("one")).await.unwrap();
-        assert_eq!((sent.came_to, sent.is_new), (Signalled::Kept, time == 0));
+        assert_eq!((sent.value, sent.is_new), (Signalled::Buffered, time == 0));
     }
-    assert_eq!(run.view().await.unwrap().kept_signals, 1);
+    assert_eq!(run.view().await.unwrap().buffered_signals, 1);
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.settle().await;
     run.signal(go(1).id("one")).await.unwrap();
@@ -597,7 +601,7 @@ async fn a_kept_signal_with_an_id_is_kept_and_taken_once() {
 }
 
 #[tokio::test]
-async fn the_same_signal_id_with_something_else_is_an_error() {
+async fn reused_signal_id_with_other_content_is_refused() {
     let engine = with(counter()).await;
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
@@ -611,21 +615,21 @@ async fn the_same_signal_id_with_something_else_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_repeated_signal_gets_its_answer_also_when_it_would_be_refused_by_now() {
+async fn repeated_signal_is_replayed_even_if_refused_now() {
     let engine = with(guarded()).await;
     let run = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
     let open = || Signal::new("OPEN").id("open").strict();
-    assert_eq!(run.signal(open()).await.unwrap(), Signalled::Taken);
-    assert_eq!(run.signal(open()).await.unwrap(), Signalled::Taken, "nothing takes it any more");
+    assert_eq!(run.signal(open()).await.unwrap(), Signalled::Consumed);
+    assert_eq!(run.signal(open()).await.unwrap(), Signalled::Consumed, "no transition accepts it any more");
     let last = || go(11).id("last");
-    assert_eq!(run.signal(last()).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(last()).await.unwrap(), Signalled::Consumed);
     assert_eq!(status(&run).await, Status::Completed);
-    assert_eq!(run.signal(last()).await.unwrap(), Signalled::Taken, "the run has ended by it");
+    assert_eq!(run.signal(last()).await.unwrap(), Signalled::Consumed, "the signal has ended the run");
     assert_eq!(taken(&engine, &run).await.len(), 1);
 }
 
 #[tokio::test]
-async fn an_id_that_was_used_is_no_way_to_get_something_else_accepted() {
+async fn used_signal_id_does_not_bypass_validation() {
     let engine = with(guarded()).await;
     let run = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
     run.signal(Signal::new("OPEN").id("open")).await.unwrap();
@@ -643,10 +647,10 @@ async fn an_id_that_was_used_is_no_way_to_get_something_else_accepted() {
     assert_eq!(taken(&engine, &run).await, [json!(11)]);
 }
 
-// A signal whose transition has an action.
+// Signals whose transition has an action.
 
 #[tokio::test]
-async fn the_signal_stays_where_it_is_until_its_action_has_done_its_work() {
+async fn buffered_signal_stays_in_the_inbox_until_its_action_ends() {
     let gate = Gate::new();
     let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
     let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
@@ -663,17 +667,17 @@ async fn the_signal_stays_where_it_is_until_its_action_has_done_its_work() {
 }
 
 #[tokio::test]
-async fn a_signal_that_comes_while_an_action_runs_for_the_same_place_waits_for_it() {
+async fn signal_waits_for_the_running_action_of_its_place() {
     let gate = Gate::new();
     let definition = counter_that(|go| go.action("work"));
     let engine = kit::start(|engine| engine.workflow(definition).action("work", gate.action()));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
-    assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
-    assert_eq!(run.signal(go(2)).await.unwrap(), Signalled::Kept);
-    assert_eq!(run.signal(go(3)).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(go(2)).await.unwrap(), Signalled::Buffered);
+    assert_eq!(run.signal(go(3)).await.unwrap(), Signalled::Buffered);
     engine.settle().await;
     assert_eq!((gate.began(), gate.most()), (1, 1));
     gate.open(3);
@@ -682,7 +686,7 @@ async fn a_signal_that_comes_while_an_action_runs_for_the_same_place_waits_for_i
 }
 
 #[tokio::test]
-async fn a_signal_without_an_action_waits_for_those_that_came_before_it() {
+async fn signal_without_action_waits_for_earlier_signals() {
     for first_is_kept in [false, true] {
         let gate = Gate::new();
         let definition = counter_that(|go| go.action("work"));
@@ -692,8 +696,11 @@ async fn a_signal_without_an_action_waits_for_those_that_came_before_it() {
         engine.settle().await;
         assert_eq!(gate.inside(), 1);
         run.signal(go(2)).await.unwrap();
-        assert_eq!(run.signal(Signal::new("STOP")).await.unwrap(), Signalled::Kept);
-        assert!(matches!(run.signal(Signal::new("STOP").strict()).await, Err(EngineError::NotNow { .. })));
+        assert_eq!(run.signal(Signal::new("STOP")).await.unwrap(), Signalled::Buffered);
+        assert!(matches!(
+            run.signal(Signal::new("STOP").strict()).await,
+            Err(EngineError::WrongStatus { .. })
+        ));
         engine.settle().await;
         assert_eq!(status(&run).await, Status::Running);
         gate.open(2);
@@ -704,7 +711,7 @@ async fn a_signal_without_an_action_waits_for_those_that_came_before_it() {
 }
 
 #[tokio::test]
-async fn a_signal_without_an_action_waits_for_the_next_try_of_the_one_before_it() {
+async fn signal_without_action_waits_for_an_earlier_retry() {
     for first_is_kept in [false, true] {
         let script = Script::failing(1);
         let retry = Retry { attempts: 3, delay_ms: 10_000, ..Retry::default() };
@@ -713,7 +720,7 @@ async fn a_signal_without_an_action_waits_for_the_next_try_of_the_one_before_it(
         let engine = engine.await.unwrap();
         let run = going(&engine, first_is_kept).await;
         engine.advance(5 * SECOND).await;
-        assert_eq!(run.signal(Signal::new("STOP")).await.unwrap(), Signalled::Kept);
+        assert_eq!(run.signal(Signal::new("STOP")).await.unwrap(), Signalled::Buffered);
         engine.advance(4 * SECOND).await;
         assert_eq!((status(&run).await, script.calls().len()), (Status::Running, 1));
         engine.advance(2 * SECOND).await;
@@ -737,7 +744,7 @@ fn rivals(signal_acts: bool) -> Definition {
 }
 
 #[tokio::test]
-async fn what_came_first_of_a_signal_and_a_timer_is_dealt_with_first() {
+async fn signal_and_timer_are_handled_in_order_of_arrival() {
     for signal_acts in [true, false] {
         let gate = Gate::new();
         let engine = kit::start(|engine| engine.workflow(rivals(signal_acts)).action("work", gate.action()));
@@ -750,7 +757,7 @@ async fn what_came_first_of_a_signal_and_a_timer_is_dealt_with_first() {
         engine.advance(2 * SECOND).await;
         assert_eq!((gate.inside(), status(&run).await), (1, Status::Running));
         if !signal_acts {
-            assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Kept);
+            assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Buffered);
             engine.settle().await;
         }
         assert_eq!(status(&run).await, Status::Running);
@@ -762,7 +769,7 @@ async fn what_came_first_of_a_signal_and_a_timer_is_dealt_with_first() {
 }
 
 #[tokio::test]
-async fn of_signals_that_come_at_once_none_is_lost() {
+async fn concurrent_signals_are_all_consumed() {
     let script = Script::good();
     let definition = counter_that(|go| go.action("work"));
     let engine = kit::start(|engine| engine.workflow(definition).action("work", script.action()));
@@ -782,10 +789,10 @@ async fn of_signals_that_come_at_once_none_is_lost() {
     let mut all: Vec<_> = taken(&engine, &run).await.iter().filter_map(Value::as_i64).collect();
     all.sort_unstable();
     assert_eq!(all, (0..20).collect::<Vec<_>>());
-    assert_eq!(run.view().await.unwrap().kept_signals, 0);
+    assert_eq!(run.view().await.unwrap().buffered_signals, 0);
 }
 
-/// Two tries of the first signal's action, and a second signal in the pause between them.
+/// Two attempts of the first signal's action, and a second signal in the delay between them.
 async fn second_in_the_pause(first_is_kept: bool) -> Vec<Value> {
     let script = Script::failing(1);
     let retry = Retry { attempts: 3, delay_ms: 10_000, ..Retry::default() };
@@ -794,29 +801,29 @@ async fn second_in_the_pause(first_is_kept: bool) -> Vec<Value> {
     let engine = engine.await.unwrap();
     let run = going(&engine, first_is_kept).await;
     engine.advance(5 * SECOND).await;
-    assert_eq!(run.signal(go(2)).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(go(2)).await.unwrap(), Signalled::Buffered);
     engine.advance(60 * SECOND).await;
-    assert_eq!(run.view().await.unwrap().kept_signals, 0);
+    assert_eq!(run.view().await.unwrap().buffered_signals, 0);
     taken(&engine, &run).await
 }
 
 #[tokio::test]
-async fn a_signal_does_not_overtake_one_whose_action_waits_for_its_next_try() {
+async fn signal_does_not_overtake_one_in_a_retry_delay() {
     assert_eq!(second_in_the_pause(false).await, [json!(1), json!(2)]);
 }
 
 #[tokio::test]
-async fn a_signal_does_not_overtake_a_kept_one_whose_action_waits_for_its_next_try() {
+async fn signal_does_not_overtake_a_buffered_one_in_a_retry_delay() {
     assert_eq!(second_in_the_pause(true).await, [json!(1), json!(2)]);
 }
 
-/// A process dies under a signal's action; the next one goes on with what the signal brought.
+/// A process crashes during a signal's action; the next process continues with the signal's payload.
 async fn dies_under_a_signal(kept: bool) {
     let (store, clock) = ground().await;
     let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
     let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
     let gate = Gate::new();
-    let (first, tasks) = mortal(store.clone(), &clock, |engine| {
+    let (first, tasks) = start_killable(store.clone(), &clock, |engine| {
         engine.workflow(definition.clone()).action("work", gate.action())
     })
     .await;
@@ -831,9 +838,10 @@ async fn dies_under_a_signal(kept: bool) {
     tasks.kill().await;
     let script = Script::new([Ok(json!("done"))]);
     let (second, _tasks) =
-        mortal(store, &clock, |engine| engine.workflow(definition).action("work", script.action())).await;
+        start_killable(store, &clock, |engine| engine.workflow(definition).action("work", script.action()))
+            .await;
     second.settle().await;
-    assert_eq!(script.calls().len(), 0, "the first may still live");
+    assert_eq!(script.calls().len(), 0, "the first process may still be alive");
     second.advance(Duration::from_millis(LEASE_MS + 10_000)).await;
     assert_eq!(soon(second.run(run).result()).await.unwrap(), json!("done"));
     let call = script.calls()[0].clone();
@@ -842,73 +850,73 @@ async fn dies_under_a_signal(kept: bool) {
 }
 
 #[tokio::test]
-async fn a_signal_survives_the_death_of_the_process_that_ran_its_action() {
+async fn signal_survives_a_crash_during_its_action() {
     dies_under_a_signal(false).await;
 }
 
 #[tokio::test]
-async fn a_kept_signal_survives_the_death_of_the_process_that_ran_its_action() {
+async fn buffered_signal_survives_a_crash_during_its_action() {
     dies_under_a_signal(true).await;
 }
 
 #[tokio::test]
-async fn a_signal_is_written_before_it_is_answered() {
+async fn signal_is_durable_before_it_is_acknowledged() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
-    let (first, tasks) = mortal(store.clone(), &clock, |engine| {
+    let (first, tasks) = start_killable(store.clone(), &clock, |engine| {
         engine.workflow(desk(|work| work)).action("work", gate.action())
     })
     .await;
     let run = first.start(Start::new("desk")).await.unwrap().id();
-    assert_eq!(first.signal(run, Signal::new("GO").with(&7)).await.unwrap(), Signalled::Taken);
-    // It dies before the action has even begun.
+    assert_eq!(first.signal(run, Signal::new("GO").with(&7)).await.unwrap(), Signalled::Consumed);
+    // The process crashes before the action has started.
     tasks.kill().await;
     assert_eq!(gate.began(), 0);
     let act = |cx: Cx| async move { Ok::<_, ActionError>(cx.payload().clone()) };
     let (second, _tasks) =
-        mortal(store, &clock, |engine| engine.workflow(desk(|work| work)).action("work", act)).await;
+        start_killable(store, &clock, |engine| engine.workflow(desk(|work| work)).action("work", act)).await;
     second.advance(Duration::from_millis(LEASE_MS + 10_000)).await;
     assert_eq!(soon(second.run(run).result()).await.unwrap(), json!(7));
 }
 
 /// G3: an answer belongs to the wait it was shown for.
 #[tokio::test]
-async fn an_answer_belongs_to_its_wait_and_a_second_one_is_refused() {
+async fn second_answer_to_a_wait_is_refused() {
     let spec = Spec::new("asks twice").wait("a", "SAY").wait("b", "SAY").end("c").signal("SAY");
     let definition = spec.auto("ab", "a", "b").auto("bc", "b", "c").build().unwrap();
     let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("asks twice")).await.unwrap();
     engine.settle().await;
     let open = async || {
-        let query = WaitQuery { of: WaitsOf::Run(run.id()), limit: 9, cursor: None };
+        let query = WaitQuery { of: WaitFilter::Run(run.id()), limit: 9, cursor: None };
         let waits = engine.store().waits(engine.scope(), query).await.unwrap().items;
         waits.into_iter().map(|row| row.wait.activation).collect::<Vec<_>>()
     };
     let first = open().await;
     let answer = |text: &str| Signal::new("SAY").with(text).answering(first[0]);
-    assert_eq!(run.signal(answer("yes")).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(answer("yes")).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     let second = open().await;
     assert_eq!((first.len(), second.len(), first == second), (1, 1, false));
 
     let again = engine.signal_once(run.id(), answer("yes")).await.unwrap();
-    assert_eq!((again.came_to, again.is_new), (Signalled::Taken, false), "the same answer once more");
+    assert_eq!((again.value, again.is_new), (Signalled::Consumed, false), "the same answer once more");
     match run.signal(answer("no")).await.unwrap_err() {
         EngineError::AlreadyAnswered { wait, first: known, .. } => {
             assert_eq!((wait, known.signal.as_str(), known.at), (first[0], "SAY", engine.now()));
         }
         other => panic!("{other}"),
     }
-    let kept = answer("no").kept_for(Duration::from_secs(9));
+    let kept = answer("no").ttl(Duration::from_secs(9));
     assert!(matches!(run.signal(kept).await, Err(EngineError::Invalid(_))));
     assert!(run.signal(Signal::new("SAY").answering(77)).await.is_err());
     let start = Start::new("asks twice").key("k");
     assert!(matches!(engine.start_or_signal(start, answer("no")).await, Err(EngineError::Invalid(_))));
     engine.settle().await;
     assert_eq!(
-        (open().await, run.view().await.unwrap().kept_signals),
+        (open().await, run.view().await.unwrap().buffered_signals),
         (second.clone(), 0),
-        "nothing was kept"
+        "nothing was buffered"
     );
     run.signal(Signal::new("SAY").answering(second[0])).await.unwrap();
     engine.settle().await;

@@ -1,14 +1,13 @@
-//! The simulator: a document is run with no side effects, its test cases say what is to come of it, and a run that has
-//! happened becomes a case.
+//! The simulator: it runs a document without side effects, checks its test cases, and turns a finished run into a case.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepwell::core::document::cases::{Case, Outcome};
-use stepwell::core::{Document, Limits};
-use stepwell::simulate::{Bounds, How, Simulated, SimulationError, Step, Uncovered};
+use stepwell::core::document::cases::{Case, CaseOutcome};
+use stepwell::core::{Limits, WorkflowSource};
+use stepwell::simulate::{AnswerSource, Bounds, Simulated, SimulatedStep, SimulationError, Uncovered};
 use stepwell::store::RunQuery;
 use stepwell::{ActionError, Cx, Signal, Simulation, Start};
 
@@ -35,27 +34,27 @@ steps:
   - { id: done, type: control.return, value: { mail: { $expr: vars.mail.id } } }
 ";
 
-fn document(text: &str) -> Document {
-    Document::read(text, Some("test")).unwrap_or_else(|problems| panic!("{problems}"))
+fn document(text: &str) -> WorkflowSource {
+    WorkflowSource::read(text, Some("test")).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// A document with a list of tests.
-fn with_tests(text: &str, tests: &str) -> Document {
+/// A document with a list of test cases.
+fn with_tests(text: &str, tests: &str) -> WorkflowSource {
     document(&format!("{text}\ntests:\n{tests}"))
 }
 
-/// What the cases of a document come to: of each, what failed.
-async fn failures(document: &Document) -> Vec<Vec<String>> {
+/// The failures of each test case of a document.
+async fn failures(document: &WorkflowSource) -> Vec<Vec<String>> {
     let report = Simulation::of(document).test_all(document.cases()).await;
     assert_eq!(report.passed(), report.cases.iter().all(|case| case.failures.is_empty()));
     report.cases.into_iter().map(|case| case.failures).collect()
 }
 
-async fn simulated(document: &Document) -> Simulated {
+async fn simulated(document: &WorkflowSource) -> Simulated {
     Simulation::of(document).run(&document.cases()[0]).await.unwrap()
 }
 
-fn step<'s>(simulated: &'s Simulated, id: &str) -> &'s Step {
+fn step<'s>(simulated: &'s Simulated, id: &str) -> &'s SimulatedStep {
     simulated
         .steps
         .iter()
@@ -77,7 +76,7 @@ async fn every_step_is_shown_with_its_input_and_output() {
     assert_eq!(steps, ["count", "sum", "large", "nap", "mail", "mail", "done"]);
     assert_eq!(step(&shown, "count").input, Some(json!({"namespace": "mails", "key": "ann@example.com"})));
     assert_eq!(step(&shown, "count").output.as_ref().unwrap()["value"], json!(7));
-    assert_eq!(step(&shown, "count").how, Some(How::Real));
+    assert_eq!(step(&shown, "count").how, Some(AnswerSource::Real));
     assert_eq!(step(&shown, "sum").output, Some(json!({"euros": 5})));
     assert_eq!(step(&shown, "large").way.as_deref(), Some("else"));
     let mails: Vec<_> = shown.steps.iter().filter(|step| step.step == "mail").collect();
@@ -85,15 +84,15 @@ async fn every_step_is_shown_with_its_input_and_output() {
     assert_eq!((mails[1].attempt, &mails[1].output), (Some(2), &Some(json!({"id": "m-2"}))));
     assert_eq!(mails[1].at.to_string(), "2026-03-01T09:00:10Z");
     let secret = &mails[1].input.as_ref().unwrap()["key"];
-    assert_eq!((secret, mails[1].how), (&json!({"$secret": "MAIL_KEY"}), Some(How::Mocked)));
-    assert_eq!((shown.outcome, &shown.result), (Outcome::Completed, &Some(json!({"mail": "m-2"}))));
+    assert_eq!((secret, mails[1].how), (&json!({"$secret": "MAIL_KEY"}), Some(AnswerSource::Mocked)));
+    assert_eq!((shown.outcome, &shown.result), (CaseOutcome::Completed, &Some(json!({"mail": "m-2"}))));
     assert_eq!(shown.vars["count"]["value"], json!(7));
     let written: Vec<_> = shown.store.iter().map(|key| (key.key.as_str(), &key.value)).collect();
     assert_eq!(written, [("ann@example.com", &json!(7))]);
 }
 
 #[tokio::test]
-async fn a_simulation_is_the_same_every_time() {
+async fn simulation_is_deterministic() {
     let tests =
         "  - { name: one, input: { to: a@example.com, cents: 1 }, mocks: { mail: { output: { id: 1 } } } }";
     let document = with_tests(MAILS, tests);
@@ -101,7 +100,7 @@ async fn a_simulation_is_the_same_every_time() {
 }
 
 #[tokio::test]
-async fn time_stands_still_where_somebody_is_waited_for() {
+async fn simulated_time_stops_at_a_wait() {
     let tests = "
   - name: an order is asked about
     input: { to: ann@example.com, cents: 5000 }
@@ -124,7 +123,7 @@ async fn time_stands_still_where_somebody_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_event_starts_a_run_with_what_its_trigger_says() {
+async fn event_starts_a_run_with_the_triggers_input() {
     let tests = "
   - name: an order
     event: { name: ORDERED, data: { customer: { email: ann@example.com }, cents: 5 } }
@@ -135,7 +134,7 @@ async fn an_event_starts_a_run_with_what_its_trigger_says() {
 }
 
 #[tokio::test]
-async fn what_does_not_come_as_expected_is_told() {
+async fn unmet_expectation_is_reported() {
     let case = |expect: &str| {
         let mocks = "{ mail: { output: { id: m-1 } } }";
         let tests = format!(
@@ -158,14 +157,14 @@ async fn what_does_not_come_as_expected_is_told() {
         ),
         (
             "{ calls: [{ step: mail, input: { subject: No. 2 } }] }",
-            "calls: the input of `mail` (number 1) at /subject: expected \"No. 2\", got \"No. 1\"",
+            "calls: input of call 1 (`mail`) at /subject: expected \"No. 2\", got \"No. 1\"",
         ),
-        ("{ calls: [{ step: mail }, { step: mail }] }", "calls: `mail` (number 2) was not made"),
+        ("{ calls: [{ step: mail }, { step: mail }] }", "calls: call 2 (`mail`) was not made"),
         (
             "{ calls: [{ action: email.send }, { step: count }] }",
-            "calls: number 1 was expected to be `email.send`, but step `count` called `store.increment`",
+            "calls: call 1 should be `email.send`, but step `count` called `store.increment`",
         ),
-        ("{ outcome: completed, waits: [asked] }", "waits: expected `asked`, but the run stands at nothing"),
+        ("{ outcome: completed, waits: [asked] }", "waits: expected `asked`, but the run waits at no step"),
         (
             "{ error: { code: x } }",
             "outcome: expected failed, but the run has completed with {\"mail\":\"m-1\"}",
@@ -181,7 +180,7 @@ async fn what_does_not_come_as_expected_is_told() {
 }
 
 #[tokio::test]
-async fn a_call_more_than_expected_and_an_error_of_another_kind_are_told() {
+async fn extra_call_and_wrong_error_are_reported() {
     let text = "
 steps:
   - { id: each, type: control.forEach, items: [1, 2], body: [{ id: call, type: action.call, action: bell.ring, input: { $expr: '{ \"n\": item }' } }] }
@@ -193,19 +192,22 @@ steps:
   - { name: three, mocks: { bell.ring: {} }, expect: { error: { code: broken, message: is broken } } }
 ";
     let told = failures(&with_tests(text, tests)).await;
-    assert_eq!(told[0], ["calls: step `call` called `bell.ring` once more than expected, with {\"n\":2}"]);
+    assert_eq!(
+        told[0],
+        ["calls: step `call` made an unexpected additional call of `bell.ring` with {\"n\":2}"]
+    );
     assert_eq!(
         told[1],
         [
             "error: expected the code `whole`, but it is `broken`: It is broken.",
-            "error: `is whole` is not in its message: It is broken."
+            "error: the message does not contain `is whole`: It is broken."
         ]
     );
     assert!(told[2].is_empty(), "{told:?}");
 }
 
 #[tokio::test]
-async fn a_loop_is_shown_once_and_its_steps_in_each_round() {
+async fn loop_is_shown_once_and_its_steps_per_iteration() {
     let text = "
 steps:
   - { id: each, type: control.forEach, items: [1, 2], body: [{ id: inner, type: control.while, condition: false, body: [{ id: no, type: control.break }] }, { id: set, type: vars.set, values: { x: { $expr: item } } }] }
@@ -217,13 +219,13 @@ steps:
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_has_mocked_fails_a_test_and_gives_null_to_whoever_only_looks() {
+async fn unmocked_call_fails_a_test_and_returns_null_in_a_run() {
     let tests = "  - { name: one, input: { to: a@example.com, cents: 1 }, expect: { outcome: failed } }";
     let document = with_tests(MAILS, tests);
     let told = failures(&document).await;
     let one = &told[0][0];
     assert!(
-        one.starts_with("step `mail` calls `email.send`, which is not mocked: `mocks: { mail: … }`"),
+        one.starts_with("step `mail` calls `email.send`, which has no mock; add `mocks: { mail: … }`"),
         "{one}"
     );
     assert!(
@@ -233,19 +235,19 @@ async fn a_call_that_nobody_has_mocked_fails_a_test_and_gives_null_to_whoever_on
     assert_eq!(told[0].len(), 1);
     let shown = simulated(&document).await;
     let mail = step(&shown, "mail");
-    assert_eq!((mail.how, &mail.output), (Some(How::NotMocked), &Some(Value::Null)));
-    assert_eq!(shown.outcome, Outcome::Completed);
+    assert_eq!((mail.how, &mail.output), (Some(AnswerSource::NotMocked), &Some(Value::Null)));
+    assert_eq!(shown.outcome, CaseOutcome::Completed);
 }
 
 #[tokio::test]
-async fn an_input_that_does_not_fit_is_a_run_that_failed() {
+async fn an_invalid_input_is_a_failed_run() {
     let text = "input: { type: object, required: [to] }\nsteps: [{ id: a, type: control.return }]";
     let document = with_tests(text, "  - { name: one, expect: { error: { code: refused, message: to } } }");
     assert_eq!(failures(&document).await, [Vec::<String>::new()]);
 }
 
 #[tokio::test]
-async fn what_is_decided_at_the_commit_is_shown_as_it_came_out() {
+async fn commit_conflict_is_shown_as_the_steps_error() {
     let text = "
 steps:
   - { id: mark, type: action.call, action: store.set, input: { namespace: n, key: k, value: 1, if_revision: 0 }, onError: [{ id: had, type: control.return, value: { $expr: error.code } }] }
@@ -270,7 +272,7 @@ steps:
 ";
 
 #[tokio::test]
-async fn another_workflow_is_mocked_or_given() {
+async fn called_workflow_is_mocked_or_provided() {
     let tests = "
   - { name: it ends well, mocks: { other: { output: { twice: 4 } } }, expect: { result: { twice: 4 }, calls: [{ step: begun }] } }
   - { name: it fails, mocks: { workflow.call: { error: { code: x, message: bad } } }, expect: { result: childrenFailed } }
@@ -279,11 +281,8 @@ async fn another_workflow_is_mocked_or_given() {
     let document = with_tests(CALLS, tests);
     let told = failures(&document).await;
     assert_eq!((&told[0], &told[1]), (&Vec::new(), &Vec::new()));
-    assert!(
-        told[2][0].starts_with("step `other` calls the workflow `child`, which is not mocked"),
-        "{told:?}"
-    );
-    let child = Document::read(
+    assert!(told[2][0].starts_with("step `other` calls the workflow `child`, which has no mock"), "{told:?}");
+    let child = WorkflowSource::read(
         "name: child\nsteps: [{ id: bell, type: action.call, action: bell.ring }, { id: end1, type: control.return, value: { twice: { $expr: payload.n * 2 } } }]",
         None,
     )
@@ -293,11 +292,11 @@ async fn another_workflow_is_mocked_or_given() {
     assert_eq!(shown.result, Some(json!({"twice": 4})));
     assert_eq!(step(&shown, "other").output, Some(json!({"twice": 4})));
     assert_eq!(step(&shown, "bell").workflow.as_deref(), Some("child"));
-    assert_eq!(step(&shown, "begun").how, Some(How::Real));
+    assert_eq!(step(&shown, "begun").how, Some(AnswerSource::Real));
 }
 
 #[tokio::test]
-async fn what_no_case_came_to_is_told_with_its_line() {
+async fn uncovered_steps_are_reported_with_their_line() {
     let text = "\
 steps:
   - { id: maybe, type: vars.set, condition: payload.x, values: { y: 1 } }
@@ -353,7 +352,7 @@ steps:
 }
 
 #[tokio::test]
-async fn a_loop_that_never_ends_is_ended() {
+async fn endless_loop_is_stopped() {
     let bounds = Bounds { steps: 300, time: Duration::from_secs(60) };
     for body in [
         "{ id: a, type: vars.set, values: { x: 1 } }",
@@ -378,19 +377,19 @@ async fn a_loop_that_never_ends_is_ended() {
 }
 
 #[tokio::test]
-async fn what_grows_too_large_is_an_error_of_the_run() {
+async fn size_limit_fails_the_simulated_run() {
     let document = document("steps: [{ id: a, type: vars.set, values: { x: { $expr: payload.x } } }]");
     let limits = Limits { snapshot_bytes: 8 * 1024, ..Limits::default() };
     let case = Case { input: Some(json!({"x": "x".repeat(5_000)})), ..Case::default() };
     let simulation = Simulation::of(&document);
-    assert_eq!(simulation.run(&case).await.unwrap().outcome, Outcome::Completed);
+    assert_eq!(simulation.run(&case).await.unwrap().outcome, CaseOutcome::Completed);
     let simulated = simulation.limits(limits).run(&case).await.unwrap();
-    assert_eq!(simulated.outcome, Outcome::Failed, "{simulated:?}");
+    assert_eq!(simulated.outcome, CaseOutcome::Failed, "{simulated:?}");
     assert!(simulated.error.unwrap().message.contains("snapshot_bytes"));
 }
 
 #[tokio::test]
-async fn nothing_outside_is_touched() {
+async fn simulation_has_no_side_effects() {
     let rung = Arc::new(AtomicUsize::new(0));
     let count = rung.clone();
     let text = "
@@ -410,7 +409,7 @@ steps:
     .await
     .unwrap();
     let shown = simulated(&document).await;
-    assert_eq!((shown.outcome, shown.store.len()), (Outcome::Completed, 1));
+    assert_eq!((shown.outcome, shown.store.len()), (CaseOutcome::Completed, 1));
     assert_eq!(rung.load(Ordering::SeqCst), 0);
     let runs =
         engine.store().runs(engine.scope(), RunQuery { limit: 10, ..RunQuery::default() }).await.unwrap();
@@ -419,7 +418,7 @@ steps:
 }
 
 #[tokio::test]
-async fn a_run_that_has_happened_is_a_case_that_passes() {
+async fn finished_run_becomes_a_passing_case() {
     let text = "
 name: story
 input: { type: object, required: [who] }
@@ -433,7 +432,7 @@ steps:
   - { id: done, type: control.return, value: { ok: { $expr: vars.second.ok }, count: { $expr: vars.count.value }, rang: { $expr: vars.risky.error.code }, helped: { $expr: vars.child } } }
 ";
     let story = document(text);
-    let helper = Document::read(
+    let helper = WorkflowSource::read(
         "name: helper\nsteps: [{ id: a, type: control.return, value: { $expr: payload.n * 10 } }]",
         None,
     )
@@ -461,13 +460,13 @@ steps:
     let case = run.as_test_case("as it was").await.unwrap();
     let told = Simulation::of(&story).test(&case).await;
     assert_eq!(told.failures, Vec::<String>::new(), "{}", serde_json::to_string_pretty(&case).unwrap());
-    // It can be written into the document, and read there.
+    // The case can be written into the document and read back.
     let mut value = story.value().clone();
     value["tests"] = json!([case]);
     let written = document(&stepwell::core::document::yaml(&value));
     assert_eq!(written.definition().hash(), story.definition().hash());
     assert_eq!(failures(&written).await, [Vec::<String>::new()]);
-    // Something else is expected: that is found.
+    // A different expectation fails.
     let mut other = case.clone();
     other.expect.result = Some(json!({"ok": false}));
     assert!(!Simulation::of(&story).test(&other).await.passed);
@@ -477,7 +476,7 @@ steps:
 }
 
 #[tokio::test]
-async fn a_run_that_failed_or_still_waits_is_a_case_too() {
+async fn failed_or_waiting_run_becomes_a_case() {
     let text = "
 name: short
 steps:
@@ -488,12 +487,12 @@ steps:
     let definition = short.definition().clone();
     let engine = kit::start(move |builder| {
         builder.workflow(definition).action("bell.ring", |_: Cx| async move {
-            Err::<Value, _>(ActionError::new("stuck", "the bell does not move").finally())
+            Err::<Value, _>(ActionError::new("stuck", "the bell does not move").non_retryable())
         })
     })
     .await
     .unwrap();
-    for (ring, outcome) in [(true, Outcome::Failed), (false, Outcome::Waiting)] {
+    for (ring, outcome) in [(true, CaseOutcome::Failed), (false, CaseOutcome::Waiting)] {
         let run = engine.start(Start::new("short").input(&json!({"ring": ring}))).await.unwrap();
         engine.settle().await;
         let case = run.as_test_case("as it is").await.unwrap();
@@ -503,7 +502,7 @@ steps:
 }
 
 #[tokio::test]
-async fn what_a_history_does_not_keep_cannot_be_a_case() {
+async fn run_with_truncated_history_cannot_become_a_case() {
     let text = "
 name: long
 steps:
@@ -521,5 +520,22 @@ steps:
     let run = engine.start(Start::new("long").input(&json!({}))).await.unwrap();
     engine.settle().await;
     let error = run.as_test_case("as it was").await.unwrap_err().to_string();
-    assert!(error.contains("step `ring`") && error.contains("longer than a history keeps"), "{error}");
+    assert!(error.contains("step `ring`") && error.contains("too long for the history"), "{error}");
+}
+
+/// F6: the steps of flows are recorded: a simulation sends nothing, and its run stays durable.
+#[tokio::test]
+async fn steps_of_flows_are_recorded() {
+    let text = "
+name: invite
+strategy: sealed
+steps:
+  - { id: change, type: action.call, action: flow.useStrategy, input: { strategy: handle } }
+  - { id: send, type: action.call, action: flow.sendOut, input: { outlet: mail, to: ann@example.org } }
+  - { id: ask, type: human.task }
+";
+    let simulated = Simulation::of(&document(text)).run(&Case::default()).await.unwrap();
+    assert_eq!((simulated.outcome, &simulated.waits[..]), (CaseOutcome::Waiting, &["ask".to_owned()][..]));
+    assert_eq!(simulated.vars["change"], json!({"done": true}));
+    assert_eq!(simulated.vars["send"], json!({"sent": "mail"}));
 }

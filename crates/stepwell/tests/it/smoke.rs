@@ -1,4 +1,4 @@
-//! The shortest way through the engine.
+//! A minimal run through the whole engine.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ async fn double(cx: Cx, input: i64) -> Result<i64, ActionError> {
 }
 
 #[tokio::test]
-async fn a_run_goes_through_an_action_a_wait_and_a_timer_to_its_result() {
-    let action = stepwell::core::spec::Action {
+async fn run_passes_an_action_a_wait_and_a_timer() {
+    let action = stepwell::core::spec::ActionSpec {
         name: "double".into(),
         input: json!({"$expr": "context.number"}),
         save_as: Some("doubled".to_owned()),
@@ -39,7 +39,7 @@ async fn a_run_goes_through_an_action_a_wait_and_a_timer_to_its_result() {
     let run = engine.start(Start::new("way").input(&json!({"number": 21}))).await.unwrap();
     engine.settle().await;
     assert_eq!(run.view().await.unwrap().status, Status::Waiting);
-    assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Consumed);
     engine.advance(Duration::from_secs(59)).await;
     assert_eq!(run.view().await.unwrap().status, Status::Waiting);
     engine.advance(Duration::from_secs(1)).await;

@@ -1,4 +1,5 @@
-//! How runs begin and end: once per key, with a signal, later, for a time; how they are doing meanwhile, and their result.
+//! Start and end of runs: once per key, with a signal, delayed, with a deadline; their status meanwhile, and their
+//! result.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepwell::core::snapshot::Finished;
+use stepwell::core::snapshot::RunEnd;
 use stepwell::core::spec::{Completion, Quorum, Transition};
 use stepwell::core::{Definition, RunId, Spec, Timestamp};
 use stepwell::engine::Builder;
@@ -18,10 +19,11 @@ use tokio::sync::Semaphore;
 
 use crate::kit::{
     self, Fate, LEASE_MS, Watched, after_s, audit, children_of, context, error_code, eventually, ground,
-    mortal, other_tenant, places, runs, runs_of, settle, soon, status, version, waits_of, words,
+    history_actions, other_tenant, places, runs, runs_of, settle, soon, start_killable, status, version,
+    waits_of,
 };
 
-/// A basket takes `ADD` until it is bought; what was added is its result.
+/// A basket takes `ADD` until it is bought; its result is the list of added items.
 fn basket() -> Definition {
     let add = Transition::new("add", "open", "open").on_signal("ADD").action("add");
     Spec::new("basket")
@@ -55,7 +57,7 @@ async fn items(run: &Run) -> Value {
 }
 
 #[tokio::test]
-async fn the_same_key_gives_the_same_run() {
+async fn same_key_returns_the_same_run() {
     let engine = kit::start(shop).await.unwrap();
     let first = engine.start_once(empty().key("ada's")).await.unwrap();
     assert!(first.is_new);
@@ -63,7 +65,7 @@ async fn the_same_key_gives_the_same_run() {
         let again = engine.start_once(empty().key("ada's")).await.unwrap();
         assert_eq!((again.is_new, again.run.id()), (false, first.run.id()));
     }
-    // Also after the run has ended, and whatever id the start asks for.
+    // The same holds after the run has ended, and with any id in the start.
     first.run.signal(Signal::new("BUY")).await.unwrap();
     engine.settle().await;
     let again = engine.start(empty().key("ada's").id(RunId::nil())).await.unwrap();
@@ -74,7 +76,7 @@ async fn the_same_key_gives_the_same_run() {
 }
 
 #[tokio::test]
-async fn the_same_key_with_another_request_is_an_error() {
+async fn reused_key_with_another_request_is_refused() {
     let other = Spec::new("box").step("a").end("b").auto("ab", "a", "b").build().unwrap();
     let engine = kit::start(|builder| shop(builder).workflow(other)).await.unwrap();
     engine.start(empty().key("ada's")).await.unwrap();
@@ -88,7 +90,7 @@ async fn the_same_key_with_another_request_is_an_error() {
 }
 
 #[tokio::test]
-async fn keys_of_different_tenants_do_not_meet() {
+async fn keys_are_scoped_to_a_tenant() {
     let engine = kit::start(shop).await.unwrap();
     let ours = engine.start_once(empty().key("k")).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
@@ -97,7 +99,7 @@ async fn keys_of_different_tenants_do_not_meet() {
 }
 
 #[tokio::test]
-async fn of_many_starts_with_one_key_at_two_engines_at_once_one_begins_the_run() {
+async fn concurrent_starts_with_one_key_create_one_run() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let b = TestEngine::start_on(store, clock, shop).await.unwrap();
@@ -109,7 +111,7 @@ async fn of_many_starts_with_one_key_at_two_engines_at_once_one_begins_the_run()
 }
 
 #[tokio::test]
-async fn a_start_whose_answer_is_lost_has_begun_one_run() {
+async fn start_with_a_lost_answer_creates_one_run() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let mut first = true;
@@ -125,7 +127,7 @@ async fn a_start_whose_answer_is_lost_has_begun_one_run() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_taken_begins_no_second_run() {
+async fn used_run_id_starts_no_second_run() {
     let engine = kit::start(shop).await.unwrap();
     let run = engine.start(empty().id(RunId::nil())).await.unwrap();
     assert_eq!(run.id(), RunId::nil());
@@ -134,7 +136,7 @@ async fn an_id_that_is_taken_begins_no_second_run() {
 }
 
 #[tokio::test]
-async fn a_start_that_cannot_be_begins_nothing_and_says_why() {
+async fn invalid_start_is_refused_with_the_reason() {
     let schema = json!({"type": "object", "required": ["name"]});
     let strict = Spec::new("strict").context_schema(schema).step("a").end("b").auto("ab", "a", "b");
     let engine = kit::start(|b| shop(b).workflow(strict.build().unwrap())).await.unwrap();
@@ -147,7 +149,7 @@ async fn a_start_that_cannot_be_begins_nothing_and_says_why() {
         assert!(error.contains(says), "{error}");
     }
     assert_eq!(runs(&engine, RunQuery::default()).await, []);
-    // The key has not been used.
+    // The refused start has not consumed the key.
     assert!(engine.start_once(empty().key("k")).await.unwrap().is_new);
 }
 
@@ -156,7 +158,7 @@ fn item(name: &str) -> Signal {
 }
 
 #[tokio::test]
-async fn start_or_signal_begins_the_run_with_its_signal_in_one_commit() {
+async fn start_or_signal_creates_run_and_signal_in_one_commit() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, shop).await.unwrap();
@@ -174,7 +176,7 @@ async fn start_or_signal_begins_the_run_with_its_signal_in_one_commit() {
 }
 
 #[tokio::test]
-async fn start_or_signal_of_many_at_once_is_one_run_that_gets_every_signal() {
+async fn concurrent_start_or_signal_creates_one_run() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let b = TestEngine::start_on(store, clock, shop).await.unwrap();
@@ -191,7 +193,7 @@ async fn start_or_signal_of_many_at_once_is_one_run_that_gets_every_signal() {
 }
 
 #[tokio::test]
-async fn start_or_signal_with_the_same_signal_id_is_one_signal() {
+async fn start_or_signal_with_one_signal_id_signals_once() {
     let engine = kit::start(shop).await.unwrap();
     for _ in 0..3 {
         engine.start_or_signal(empty().key("ada's"), item("tea").id("click 1")).await.unwrap();
@@ -203,31 +205,31 @@ async fn start_or_signal_with_the_same_signal_id_is_one_signal() {
 }
 
 #[tokio::test]
-async fn a_start_finds_the_run_that_start_or_signal_has_begun() {
+async fn start_finds_the_run_of_start_or_signal() {
     let engine = kit::start(shop).await.unwrap();
     let begun = engine.start_or_signal(empty().key("ada's"), item("tea")).await.unwrap();
     let again = engine.start_once(empty().key("ada's")).await.unwrap();
     assert_eq!((again.is_new, again.run.id()), (false, begun.run.id()));
-    // And the other way round.
+    // The reverse order gives the same result.
     let begun = engine.start_once(empty().key("bob's")).await.unwrap();
     let again = engine.start_or_signal(empty().key("bob's"), item("tea")).await.unwrap();
     assert_eq!((again.is_new, again.run.id()), (false, begun.run.id()));
 }
 
 #[tokio::test]
-async fn start_or_signal_with_a_signal_that_does_not_fit_begins_nothing() {
+async fn start_or_signal_with_invalid_signal_starts_nothing() {
     let engine = kit::start(shop).await.unwrap();
     for signal in [Signal::new("ADD").with(&5), Signal::new("ADDD")] {
         let error = engine.start_or_signal(empty().key("k"), signal).await.unwrap_err();
         assert!(matches!(error, EngineError::Refused(_)), "{error}");
     }
     let error = engine.start_or_signal(empty(), item("tea")).await.unwrap_err();
-    assert!(error.to_string().contains("needs a key"), "{error}");
+    assert!(error.to_string().contains("needs an idempotency key"), "{error}");
     assert_eq!(runs(&engine, RunQuery::default()).await, []);
 }
 
 #[tokio::test]
-async fn start_or_signal_on_a_run_that_has_ended_is_refused() {
+async fn start_or_signal_on_an_ended_run_is_refused() {
     let engine = kit::start(shop).await.unwrap();
     let run = engine.start_or_signal(empty().key("k"), Signal::new("BUY")).await.unwrap().run;
     engine.settle().await;
@@ -236,7 +238,7 @@ async fn start_or_signal_on_a_run_that_has_ended_is_refused() {
     assert!(error.to_string().contains("ended"), "{error}");
 }
 
-/// Work that notes when it is done.
+/// An action that records when it is called, and fails while it is broken.
 #[derive(Clone, Default)]
 struct Work {
     at: Arc<Mutex<Vec<Timestamp>>>,
@@ -259,7 +261,7 @@ impl Work {
     }
 }
 
-/// Work, then a wait, then a nap of a minute.
+/// A workflow with an action, then a wait, then a sleep of one minute.
 fn job() -> Definition {
     Spec::new("job")
         .step("todo")
@@ -275,7 +277,7 @@ fn job() -> Definition {
 }
 
 #[tokio::test]
-async fn a_start_that_is_put_off_is_pending_and_begins_on_time() {
+async fn delayed_start_is_pending_and_starts_on_time() {
     let work = Work::default();
     let engine = kit::start(work.build(job())).await.unwrap();
     let at = engine.start(Start::new("job").at(after_s(3_600))).await.unwrap();
@@ -293,7 +295,7 @@ async fn a_start_that_is_put_off_is_pending_and_begins_on_time() {
 }
 
 #[tokio::test]
-async fn the_time_of_a_put_off_run_counts_from_when_it_begins() {
+async fn timers_of_a_delayed_run_count_from_its_start() {
     let definition = Spec::new("reminder")
         .step("asleep")
         .end("awake")
@@ -307,7 +309,7 @@ async fn the_time_of_a_put_off_run_counts_from_when_it_begins() {
 }
 
 #[tokio::test]
-async fn a_time_that_has_passed_is_now() {
+async fn past_start_time_starts_at_once() {
     let work = Work::default();
     let engine = kit::start(work.build(job())).await.unwrap();
     engine.advance(Duration::from_secs(60)).await;
@@ -318,10 +320,10 @@ async fn a_time_that_has_passed_is_now() {
 }
 
 #[tokio::test]
-async fn a_signal_to_a_pending_run_is_kept_and_taken_when_it_has_begun() {
+async fn signal_to_a_pending_run_is_buffered_until_it_starts() {
     let engine = kit::start(shop).await.unwrap();
     let run = engine.start(empty().after(Duration::from_secs(60))).await.unwrap();
-    assert_eq!(run.signal(item("tea")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(item("tea")).await.unwrap(), Signalled::Buffered);
     engine.advance(Duration::from_secs(59)).await;
     assert_eq!((status(&run).await, version(&run).await), (Status::Pending, 0));
     engine.advance(Duration::from_secs(1)).await;
@@ -329,7 +331,7 @@ async fn a_signal_to_a_pending_run_is_kept_and_taken_when_it_has_begun() {
 }
 
 #[tokio::test]
-async fn a_pending_run_stays_pending_whatever_an_operator_does_to_its_data() {
+async fn patched_pending_run_stays_pending() {
     let work = Work::default();
     let engine = kit::start(work.build(job())).await.unwrap();
     let run = engine.start(Start::new("job").after(Duration::from_secs(60))).await.unwrap();
@@ -342,7 +344,7 @@ async fn a_pending_run_stays_pending_whatever_an_operator_does_to_its_data() {
 }
 
 #[tokio::test]
-async fn a_pending_run_begins_also_when_its_engine_is_gone() {
+async fn pending_run_starts_in_another_engine() {
     let (store, clock) = ground().await;
     let work = Work::default();
     let a = TestEngine::start_on(store.clone(), clock.clone(), work.build(job())).await.unwrap();
@@ -371,7 +373,7 @@ async fn at_its_deadline(state: &str) {
     engine.advance(Duration::from_secs(1)).await;
     assert_eq!(status(&run).await, Status::Cancelled, "{state}");
     assert!(matches!(soon(run.result()).await, Err(RunError::Cancelled(_))));
-    assert_eq!(words(&engine, run.id()).await.last().unwrap(), "__deadline");
+    assert_eq!(history_actions(&engine, run.id()).await.last().unwrap(), "__deadline");
     let view = run.view().await.unwrap();
     assert_eq!((view.wake, view.owner), (None, None));
     assert_eq!(waits_of(&engine, run.id()).await, []);
@@ -380,14 +382,14 @@ async fn at_its_deadline(state: &str) {
 }
 
 #[tokio::test]
-async fn a_run_is_cancelled_at_its_deadline_however_it_is_doing() {
+async fn deadline_cancels_a_run_in_any_status() {
     for state in ["waiting", "failed", "suspended", "pending"] {
         at_its_deadline(state).await;
     }
 }
 
 #[tokio::test]
-async fn an_action_that_runs_at_the_deadline_is_over() {
+async fn deadline_ends_the_running_action() {
     let seen = Arc::new(Mutex::new(None::<Cx>));
     let kept = seen.clone();
     let stays = move |cx: Cx| {
@@ -405,7 +407,7 @@ async fn an_action_that_runs_at_the_deadline_is_over() {
 }
 
 #[tokio::test]
-async fn a_run_that_waits_for_its_next_try_at_the_deadline_is_cancelled() {
+async fn deadline_cancels_a_run_in_a_retry_delay() {
     let retry = stepwell::core::retry::Retry { attempts: 9, delay_ms: 20_000, ..Default::default() };
     let work = Work::default();
     work.broken.store(true, Ordering::SeqCst);
@@ -417,11 +419,11 @@ async fn a_run_that_waits_for_its_next_try_at_the_deadline_is_cancelled() {
     assert_eq!(status(&run).await, Status::Running);
     engine.advance(Duration::from_secs(3_600)).await;
     assert_eq!((status(&run).await, work.times()), (Status::Cancelled, vec![BEGINS, after_s(20)]));
-    assert_eq!(run.view().await.unwrap().ledger.tries, []);
+    assert_eq!(run.view().await.unwrap().ledger.attempts, []);
 }
 
 #[tokio::test]
-async fn a_deadline_that_came_while_no_engine_lived_is_kept_by_the_next() {
+async fn deadline_during_an_outage_is_applied_afterwards() {
     let (store, clock) = ground().await;
     let work = Work::default();
     let a = TestEngine::start_on(store.clone(), clock.clone(), work.build(job())).await.unwrap();
@@ -435,7 +437,7 @@ async fn a_deadline_that_came_while_no_engine_lived_is_kept_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_deadline_ends_also_what_is_below_the_run() {
+async fn deadline_cancels_children_too() {
     let parent = Spec::new("parent")
         .step("todo")
         .wait("later", "CLOSE")
@@ -455,7 +457,7 @@ async fn a_deadline_ends_also_what_is_below_the_run() {
 }
 
 #[tokio::test]
-async fn a_run_that_ends_before_its_deadline_has_none() {
+async fn completed_run_ignores_its_deadline() {
     let work = Work::default();
     let engine = kit::start(work.build(job())).await.unwrap();
     let run = engine.start(Start::new("job").within(Duration::from_secs(120))).await.unwrap();
@@ -467,7 +469,7 @@ async fn a_run_that_ends_before_its_deadline_has_none() {
 }
 
 #[tokio::test]
-async fn a_deadline_that_has_passed_cancels_the_run_as_it_begins() {
+async fn past_deadline_cancels_the_run_at_start() {
     let work = Work::default();
     let engine = kit::start(work.build(job())).await.unwrap();
     let run = engine.start(Start::new("job").within(Duration::ZERO)).await.unwrap();
@@ -476,11 +478,11 @@ async fn a_deadline_that_has_passed_cancels_the_run_as_it_begins() {
 }
 
 #[tokio::test]
-async fn a_run_goes_through_the_statuses_of_its_life() {
+async fn run_passes_through_every_status() {
     let door = Arc::new(Semaphore::new(0));
-    let (opens, tries) = (door.clone(), Arc::new(AtomicUsize::new(0)));
+    let (opens, attempts) = (door.clone(), Arc::new(AtomicUsize::new(0)));
     let work = move |_: Cx| {
-        let (door, number) = (opens.clone(), tries.fetch_add(1, Ordering::SeqCst));
+        let (door, number) = (opens.clone(), attempts.fetch_add(1, Ordering::SeqCst));
         async move {
             door.acquire().await?.forget();
             if number == 0 { Err(ActionError::new("broken", "it is broken")) } else { Ok(()) }
@@ -516,9 +518,9 @@ async fn a_run_goes_through_the_statuses_of_its_life() {
     assert_eq!(status(&run).await, Status::Cancelled);
 }
 
-/// A timer's action, a kept signal's action, the first action of a run that was put off.
+/// Covers the action of a timer and the first action of a delayed run.
 #[tokio::test]
-async fn a_run_whose_action_runs_is_running_whatever_it_waited_for() {
+async fn run_with_an_action_in_progress_is_running() {
     let stays = |_: Cx| std::future::pending::<Result<(), ActionError>>();
     let timed = Spec::new("timed")
         .step("a")
@@ -538,7 +540,7 @@ async fn a_run_whose_action_runs_is_running_whatever_it_waited_for() {
 }
 
 #[tokio::test]
-async fn a_result_is_what_the_end_place_gives_and_stays_with_the_run() {
+async fn result_of_the_end_place_stays_with_the_run() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let run = a.start(Start::new("basket").input(&json!({"items": ["tea"]}))).await.unwrap();
@@ -550,7 +552,7 @@ async fn a_result_is_what_the_end_place_gives_and_stays_with_the_run() {
     }
     let bought: Bought = soon(run.result_as()).await.unwrap();
     assert_eq!(bought, Bought { items: vec!["tea".to_owned()] });
-    assert!(matches!(soon(run.result_as::<u32>()).await, Err(RunError::Unfit { .. })));
+    assert!(matches!(soon(run.result_as::<u32>()).await, Err(RunError::InvalidResult { .. })));
     let id = run.id();
     drop((a, run));
     let b = TestEngine::start_on(store, clock, shop).await.unwrap();
@@ -558,13 +560,11 @@ async fn a_result_is_what_the_end_place_gives_and_stays_with_the_run() {
     let run = b.run(id);
     assert_eq!(soon(run.result()).await.unwrap(), json!({"items": ["tea"]}));
     let view = run.view().await.unwrap();
-    assert!(
-        matches!(view.snapshot.finished(), Some(Finished::Completed { place, .. }) if *place == "bought")
-    );
+    assert!(matches!(view.snapshot.finished(), Some(RunEnd::Completed { place, .. }) if *place == "bought"));
 }
 
 #[tokio::test]
-async fn an_end_place_that_gives_nothing_gives_null() {
+async fn end_place_without_output_returns_null() {
     let definition = Spec::new("box").step("a").end("b").auto("ab", "a", "b").build().unwrap();
     let engine = kit::start(|b| b.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("box")).await.unwrap();
@@ -573,7 +573,7 @@ async fn an_end_place_that_gives_nothing_gives_null() {
 }
 
 #[tokio::test]
-async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_end() {
+async fn result_violating_the_output_schema_stops_the_run() {
     let spec = Spec::new("box")
         .output_schema(
             json!({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}),
@@ -585,7 +585,7 @@ async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_e
     let with_action = {
         let mut spec = spec.clone();
         spec.name = "box2".into();
-        spec.transitions[0].action = Some(stepwell::core::spec::Action {
+        spec.transitions[0].action = Some(stepwell::core::spec::ActionSpec {
             name: "work".into(),
             input: Value::Null,
             save_as: None,
@@ -600,7 +600,7 @@ async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_e
         let run = engine.start(Start::new(name).input(&json!({"sum": "much"}))).await.unwrap();
         run.signal(Signal::new("GO")).await.unwrap();
         engine.settle().await;
-        // An action has done its work: the run stands before its end, so that it is not done again.
+        // The action is complete, so the run is in the place before its end and does not repeat the action.
         let place = if name == "box" { "a" } else { "b" };
         assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec![place.into()]), "{name}");
         let Err(RunError::Failed { error, .. }) = soon(run.result()).await else {
@@ -616,7 +616,7 @@ async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_e
 }
 
 #[tokio::test]
-async fn who_waits_for_a_result_hears_of_it_when_it_comes() {
+async fn awaited_result_arrives_when_the_run_ends() {
     let engine = kit::start(shop).await.unwrap();
     let run = engine.start(empty()).await.unwrap();
     let waits = {
@@ -630,7 +630,7 @@ async fn who_waits_for_a_result_hears_of_it_when_it_comes() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_run_is_known_to_a_second_engine_without_waiting() {
+async fn second_engine_returns_the_result_of_ended_runs_at_once() {
     let (store, clock) = ground().await;
     let work = Work::default();
     work.broken.store(true, Ordering::SeqCst);
@@ -654,7 +654,7 @@ async fn the_end_of_a_run_is_known_to_a_second_engine_without_waiting() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_run_comes_to_a_second_engine_that_waits_for_it() {
+async fn second_engine_receives_an_awaited_result() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let build = |builder: Builder| {
@@ -674,7 +674,7 @@ async fn the_end_of_a_run_comes_to_a_second_engine_that_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_failed_run_that_another_engine_has_retried_is_not_failed_any_more() {
+async fn run_retried_by_another_engine_is_no_longer_failed() {
     let (store, clock) = ground().await;
     let work = Work::default();
     work.broken.store(true, Ordering::SeqCst);
@@ -693,7 +693,7 @@ async fn a_failed_run_that_another_engine_has_retried_is_not_failed_any_more() {
 }
 
 #[tokio::test]
-async fn a_failed_run_can_be_waited_for_again_after_its_retry() {
+async fn retried_run_can_be_awaited_again() {
     let work = Work::default();
     work.broken.store(true, Ordering::SeqCst);
     let engine = kit::start(work.build(job())).await.unwrap();
@@ -713,7 +713,7 @@ async fn a_failed_run_can_be_waited_for_again_after_its_retry() {
     assert_eq!(soon(waits).await.unwrap().unwrap(), json!("done"));
 }
 
-/// Two branches: one ends at once, the other works and then waits.
+/// Two branches, each of which waits for its signal and then ends.
 fn branches(completion: Completion) -> Definition {
     Spec::new("pair")
         .completion(completion)
@@ -731,7 +731,7 @@ fn branches(completion: Completion) -> Definition {
 }
 
 #[tokio::test]
-async fn a_run_completes_with_the_first_end_or_with_the_last_as_its_definition_says() {
+async fn completion_rule_decides_which_end_completes_the_run() {
     for completion in [Completion::FirstEnd, Completion::AllBranches] {
         let engine = kit::start(|b| b.workflow(branches(completion))).await.unwrap();
         let run = engine.start(Start::new("pair")).await.unwrap();
@@ -751,7 +751,7 @@ async fn a_run_completes_with_the_first_end_or_with_the_last_as_its_definition_s
 }
 
 #[tokio::test]
-async fn an_action_in_another_branch_is_over_when_the_run_completes_and_finishes_when_all_must_end() {
+async fn completion_rule_decides_if_other_branches_finish() {
     for completion in [Completion::FirstEnd, Completion::AllBranches] {
         let door = Arc::new(Semaphore::new(0));
         let (opens, seen) = (door.clone(), Arc::new(Mutex::new(None::<Cx>)));
@@ -787,7 +787,7 @@ async fn an_action_in_another_branch_is_over_when_the_run_completes_and_finishes
 }
 
 #[tokio::test]
-async fn a_branch_that_stands_failed_leaves_the_run_failed_until_it_is_dealt_with() {
+async fn failed_branch_keeps_the_run_failed_until_retry() {
     let work = Work::default();
     work.broken.store(true, Ordering::SeqCst);
     let definition = Spec::new("pair")
@@ -803,7 +803,7 @@ async fn a_branch_that_stands_failed_leaves_the_run_failed_until_it_is_dealt_wit
     let engine = kit::start(work.build(definition.build().unwrap())).await.unwrap();
     let run = engine.start(Start::new("pair")).await.unwrap();
     engine.settle().await;
-    assert_eq!(run.signal(Signal::new("RIGHT")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("RIGHT")).await.unwrap(), Signalled::Buffered);
     engine.settle().await;
     assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("broken")));
     assert_eq!(audit(&engine).await, []);
@@ -814,21 +814,22 @@ async fn a_branch_that_stands_failed_leaves_the_run_failed_until_it_is_dealt_wit
 }
 
 #[tokio::test]
-async fn a_run_that_was_begun_by_a_process_that_died_at_once_is_taken_on() {
+async fn new_run_is_taken_over_after_an_immediate_crash() {
     let (store, clock) = ground().await;
     let stays = |_: Cx| std::future::pending::<Result<(), ActionError>>();
     let (a, tasks) =
-        mortal(store.clone() as Arc<dyn Store>, &clock, |b| b.workflow(job()).action("work", stays)).await;
+        start_killable(store.clone() as Arc<dyn Store>, &clock, |b| b.workflow(job()).action("work", stays))
+            .await;
     let run = a.start(Start::new("job").key("one")).await.unwrap().id();
     tasks.kill().await;
     let work = Work::default();
-    let (b, _tasks) = mortal(store, &clock, work.build(job())).await;
+    let (b, _tasks) = start_killable(store, &clock, work.build(job())).await;
     b.advance(Duration::from_millis(2 * LEASE_MS)).await;
     assert_eq!((status(&b.run(run)).await, work.times().len()), (Status::Waiting, 1));
     assert_eq!(b.start(Start::new("job").key("one")).await.unwrap().id(), run);
 }
 
-/// Twelve runs, and room for so many of them at a time.
+/// Runs twelve runs under the concurrency limit that `build` sets.
 async fn crowded(build: impl FnOnce(Builder) -> Builder) {
     let work = Work::default();
     let definition = Spec::new("quick").step("todo").end("done");
@@ -845,17 +846,18 @@ async fn crowded(build: impl FnOnce(Builder) -> Builder) {
 }
 
 #[tokio::test]
-async fn runs_that_found_no_room_are_taken_as_soon_as_there_is_some() {
+async fn runs_above_max_runs_start_when_permits_are_free() {
     crowded(|builder| builder.with(|options| options.max_runs = 5)).await;
 }
 
 #[tokio::test]
-async fn runs_of_a_workflow_with_a_limit_of_its_own_are_taken_as_soon_as_there_is_room() {
-    crowded(|builder| builder.with(|options| options.max_runs_of = [("quick".into(), 2)].into())).await;
+async fn runs_above_a_workflow_limit_start_when_permits_are_free() {
+    crowded(|builder| builder.with(|options| options.max_runs_per_workflow = [("quick".into(), 2)].into()))
+        .await;
 }
 
 #[tokio::test]
-async fn a_workflow_that_is_full_does_not_keep_the_process_busy_or_others_waiting() {
+async fn full_workflow_neither_spins_nor_blocks_others() {
     let door = Arc::new(Semaphore::new(0));
     let opens = door.clone();
     let stays = move |_: Cx| {
@@ -867,7 +869,7 @@ async fn a_workflow_that_is_full_does_not_keep_the_process_busy_or_others_waitin
     let quick = Spec::new("quick").step("todo").end("done").auto("work", "todo", "done").build().unwrap();
     let build = |builder: Builder| {
         let builder = builder.workflow(slow).workflow(quick).action("stay", stays);
-        builder.with(|options| options.max_runs_of = [("slow".into(), 1)].into())
+        builder.with(|options| options.max_runs_per_workflow = [("slow".into(), 1)].into())
     };
     let engine = kit::start(build).await.unwrap();
     for _ in 0..3 {
@@ -886,7 +888,7 @@ async fn a_workflow_that_is_full_does_not_keep_the_process_busy_or_others_waitin
 }
 
 #[tokio::test]
-async fn an_engine_that_is_dropped_lets_go_of_its_store() {
+async fn dropped_engine_frees_its_store() {
     for stops in [false, true] {
         let (store, clock) = ground().await;
         let left = Arc::downgrade(&store);

@@ -1,4 +1,4 @@
-//! A workflow in one pass and without a database: the same definition, to its end or to the first wait or timer.
+//! Stateless execution: the same definition without a database, to its end or to the first wait or timer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepwell::core::retry::Retry;
-use stepwell::core::spec::{Action, ChildRule, Completion, Place, Quorum, Transition, Wait};
-use stepwell::core::{Definition, Event, Instance, Name, RunId, Snapshot, Spec};
+use stepwell::core::spec::{ActionSpec, ChildRule, Completion, Place, Quorum, Transition, Wait};
+use stepwell::core::{Definition, Input, Instance, Name, RunId, Snapshot, Spec};
 use stepwell::engine::Builder;
-use stepwell::store::{CellKey, CellOp, CellWrite, Expect, RunQuery, Space, Status, Ttl, ValueType};
+use stepwell::store::{CellKey, CellOp, CellWrite, Precondition, RunQuery, Space, Status, Ttl, ValueType};
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Start};
 
 use crate::kit::{self, Watched, ground, runs, soon};
 
-/// A letter is written, then looked over by somebody unless nobody has to.
+/// A letter is written, then reviewed by a person if its data asks for that.
 fn letter() -> Definition {
-    let write = Action {
+    let write = ActionSpec {
         name: "write".into(),
         input: json!({"to": {"$expr": "context.to"}}),
         save_as: Some("text".to_owned()),
@@ -52,7 +52,7 @@ fn to_ada(careful: bool) -> Start {
 }
 
 #[tokio::test]
-async fn a_pass_goes_to_the_end_and_gives_the_result_and_the_documents() {
+async fn stateless_run_returns_result_and_documents() {
     let engine = kit::start(office).await.unwrap();
     let pass = soon(engine.run_stateless(to_ada(false))).await.unwrap();
     assert_eq!(
@@ -68,7 +68,7 @@ async fn a_pass_goes_to_the_end_and_gives_the_result_and_the_documents() {
 }
 
 #[tokio::test]
-async fn a_pass_writes_nothing_down() {
+async fn stateless_run_stores_nothing() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, office).await.unwrap();
@@ -81,23 +81,23 @@ async fn a_pass_writes_nothing_down() {
 }
 
 #[tokio::test]
-async fn a_pass_ends_at_the_first_wait_and_gives_the_snapshot_back() {
+async fn stateless_run_returns_its_snapshot_at_the_first_wait() {
     let engine = kit::start(office).await.unwrap();
     let pass = soon(engine.run_stateless(to_ada(true).id(RunId::nil()))).await.unwrap();
     assert_eq!((pass.status, pass.result, pass.error), (Status::Waiting, None, None));
     assert_eq!(pass.snapshot.current_places(), [Name::from("on_desk")]);
     assert_eq!((pass.snapshot.instance_id(), pass.snapshot.version()), (RunId::nil(), 2));
-    // Whoever keeps it goes on with it.
+    // The caller stores the snapshot and continues from it.
     let saved = pass.snapshot.encode(&stepwell::core::Limits::default()).unwrap();
     let mut kept = Instance::restore(&letter(), &saved).unwrap();
     kept.signal("READ", Value::Null, engine.now()).unwrap();
-    kept.dispatch(&Event::advance(), engine.now()).unwrap();
+    kept.dispatch(&Input::advance(), engine.now()).unwrap();
     assert!(kept.snapshot().is_terminal());
     assert!(Snapshot::restore(&letter(), &saved).is_ok());
 }
 
 #[tokio::test]
-async fn a_pass_ends_at_the_first_timer_and_does_not_wait_for_it() {
+async fn stateless_run_ends_at_the_first_timer() {
     let nap = Spec::new("nap")
         .step("awake")
         .step("asleep")
@@ -113,7 +113,7 @@ async fn a_pass_ends_at_the_first_timer_and_does_not_wait_for_it() {
 }
 
 #[tokio::test]
-async fn a_pass_in_several_branches_ends_when_all_of_them_rest() {
+async fn stateless_run_ends_when_all_branches_wait() {
     let pair = Spec::new("pair")
         .completion(Completion::AllBranches)
         .fork("open", ["left", "right"])
@@ -136,7 +136,7 @@ async fn a_pass_in_several_branches_ends_when_all_of_them_rest() {
 }
 
 #[tokio::test]
-async fn a_definition_that_needs_children_or_the_data_store_is_refused_before_it_starts() {
+async fn stateless_run_refuses_children_and_the_data_store() {
     let tried = Arc::new(AtomicUsize::new(0));
     let count = tried.clone();
     let noted = move |_: Cx| {
@@ -170,9 +170,9 @@ async fn a_definition_that_needs_children_or_the_data_store_is_refused_before_it
     assert!(soon(engine.run_stateless(Start::new("nothing"))).await.is_err());
 }
 
-/// What only the action knows: nobody would run, hear or keep it.
+/// The definition does not show that the action needs a store, so the run fails when the action stages such a change.
 #[tokio::test]
-async fn an_action_that_reaches_outside_in_a_pass_fails() {
+async fn stateless_action_that_needs_a_store_fails() {
     let spec = |name: &str| {
         let begin = Transition::new("begin", "todo", "done").action("reach");
         Spec::new(name).step("todo").end("done").transition(begin).build().unwrap()
@@ -185,7 +185,7 @@ async fn an_action_that_reaches_outside_in_a_pass_fails() {
             _ => cx.write(CellWrite {
                 key: CellKey { space: Space::Kv, owner: "stock".to_owned(), key: "x".to_owned() },
                 op: CellOp::Set { value: json!(1), value_type: ValueType::Json, ttl: Ttl::Forever },
-                expect: Expect::Anything,
+                expect: Precondition::Anything,
                 initial: None,
                 by: None,
             }),
@@ -208,7 +208,7 @@ fn working(retry: Retry) -> Definition {
 }
 
 #[tokio::test]
-async fn a_pass_that_fails_says_why_and_where_it_is() {
+async fn failed_stateless_run_reports_error_and_place() {
     let fails = |_: Cx| async { Err::<(), _>(ActionError::new("broken", "it is broken")) };
     let build = |builder: Builder| builder.workflow(working(Retry::default())).action("work", fails);
     let engine = kit::start(build).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_pass_that_fails_says_why_and_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_pass_tries_again_as_the_policy_says() {
+async fn stateless_run_follows_the_retry_policy() {
     let work = |cx: Cx| async move {
         if cx.attempt() < 3 { Err(ActionError::new("busy", "it is busy")) } else { Ok(cx.attempt()) }
     };
@@ -234,7 +234,7 @@ async fn a_pass_tries_again_as_the_policy_says() {
 }
 
 #[tokio::test]
-async fn input_that_does_not_fit_is_refused_in_a_pass_too() {
+async fn stateless_run_refuses_invalid_input() {
     let schema = json!({"type": "object", "required": ["name"]});
     let strict = Spec::new("strict").context_schema(schema).step("a").end("b").auto("ab", "a", "b");
     let engine = kit::start(|b| b.workflow(strict.build().unwrap())).await.unwrap();
@@ -243,7 +243,7 @@ async fn input_that_does_not_fit_is_refused_in_a_pass_too() {
 }
 
 #[tokio::test]
-async fn several_passes_at_once_do_not_meet() {
+async fn concurrent_stateless_runs_are_independent() {
     let engine = kit::start(office).await.unwrap();
     let all = (0..20).map(|_| engine.run_stateless(to_ada(false).id(RunId::nil()).key("k")));
     let all = soon(futures_util::future::join_all(all)).await;

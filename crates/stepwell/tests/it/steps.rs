@@ -1,4 +1,5 @@
-//! A run goes on by itself, one checkpoint per transition, and each transition is whole or leaves no trace.
+//! A run advances by itself with one checkpoint per transition, and each transition is applied completely or not at
+//! all.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,13 +8,15 @@ use serde_json::{Value, json};
 use stepwell::core::retry::Retry;
 use stepwell::core::spec::{Quorum, Transition};
 use stepwell::core::{PlaceStatus, Snapshot, Spec, Timestamp};
-use stepwell::store::{Document, DocumentQuery, Expect, HistoryQuery, Record, RecordQuery, Status, Store};
+use stepwell::store::{
+    Document, DocumentQuery, HistoryQuery, Precondition, Record, RecordQuery, Status, Store,
+};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, Engine, ManualClock, Operator, Signal, Signalled, Start};
 
 use crate::kit::{
-    self, audit, context, error_code, eventually, ground, history, other_tenant, places, runs_of, soon,
-    status, store, version, words,
+    self, audit, context, error_code, eventually, ground, history, history_actions, other_tenant, places,
+    runs_of, soon, status, store, version,
 };
 use crate::world::{Gate, Given, Script, cell, cell_key, increment, job, pair, put, row, saved, states};
 
@@ -39,7 +42,7 @@ async fn documents(engine: &Engine, run: &stepwell::Run, at: Option<u64>) -> Vec
 }
 
 #[tokio::test]
-async fn a_run_advances_by_itself_until_it_waits_and_then_until_it_ends() {
+async fn run_advances_by_itself_until_it_waits_or_ends() {
     let definition = three_steps().build().unwrap();
     let script = Script::new([Ok(json!("one")), Ok(json!("two"))]);
     let engine =
@@ -48,18 +51,18 @@ async fn a_run_advances_by_itself_until_it_waits_and_then_until_it_ends() {
     engine.settle().await;
     assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["d".into()]));
     assert_eq!(context(&run).await, json!({"first": "one", "second": "two"}));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__auto:ab", "__auto:bc", "__auto:cd"]);
-    assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Taken);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__auto:ab", "__auto:bc", "__auto:cd"]);
+    assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Consumed);
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
-    let words = words(&engine, run.id()).await;
-    assert_eq!(words[4..], ["__resolve_wait:d", "__auto:de"]);
+    let history_actions = history_actions(&engine, run.id()).await;
+    assert_eq!(history_actions[4..], ["__resolve_wait:d", "__auto:de"]);
     let versions: Vec<_> = history(&engine, run.id()).await.iter().map(|(entry, _)| entry.version).collect();
     assert_eq!(versions, [0, 1, 2, 3, 4, 5]);
 }
 
 #[tokio::test]
-async fn an_action_begins_when_everything_before_it_is_committed() {
+async fn action_starts_after_everything_before_it_is_committed() {
     let (store, clock) = ground().await;
     let seen: Arc<Mutex<Vec<Vec<u64>>>> = Arc::default();
     let look = {
@@ -85,12 +88,12 @@ async fn an_action_begins_when_everything_before_it_is_committed() {
     assert_eq!(*seen.lock().unwrap(), [vec![0], vec![0, 1, 2]]);
     let commits: Vec<_> = history(&engine, run.id()).await.into_iter().map(|(_, commit)| commit).collect();
     assert_eq!(commits.len(), 4, "one checkpoint for each transition");
-    assert_eq!(commits[1], commits[2], "what needs no action goes into the commit of what led to it");
+    assert_eq!(commits[1], commits[2], "a transition without an action joins the previous commit");
     assert!(commits[0] != commits[1] && commits[2] != commits[3]);
 }
 
 #[tokio::test]
-async fn a_transition_with_an_action_is_one_version_that_comes_with_its_result() {
+async fn transition_with_an_action_is_one_version() {
     let gate = Gate::new();
     let act = gate.and(|cx| {
         cx.set_state(&json!({"staged": true}))?;
@@ -101,15 +104,15 @@ async fn a_transition_with_an_action_is_one_version_that_comes_with_its_result()
     engine.settle().await;
     assert_eq!((gate.inside(), version(&run).await), (1, 0));
     assert_eq!((status(&run).await, context(&run).await), (Status::Running, json!({})));
-    assert_eq!(words(&engine, run.id()).await, ["__start"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start"]);
     gate.open(1);
     engine.settle().await;
     assert_eq!((version(&run).await, context(&run).await), (1, json!({"staged": true})));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__auto:work"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__auto:work"]);
 }
 
 #[tokio::test]
-async fn a_due_timer_stays_where_it_is_until_its_action_has_done_its_work() {
+async fn due_timer_stays_until_its_action_finishes() {
     let gate = Gate::new();
     let definition = Spec::new("alarm")
         .step("asleep")
@@ -127,21 +130,21 @@ async fn a_due_timer_stays_where_it_is_until_its_action_has_done_its_work() {
     let asleep = run.view().await.unwrap().snapshot.activations()[0].clone();
     assert_eq!(asleep.due(), Some(BEGINS.plus_ms(10_000)));
     engine.advance(Duration::from_secs(60)).await;
-    assert_eq!((gate.began(), gate.dropped()), (1, 0), "it is the same try all the time");
+    assert_eq!((gate.began(), gate.dropped()), (1, 0), "it is still the same attempt");
     gate.open(1);
     engine.settle().await;
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__timer:asleep"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__timer:asleep"]);
 }
 
 #[tokio::test]
-async fn another_process_goes_on_from_nothing_but_the_snapshot_and_the_inbox() {
+async fn another_process_continues_from_snapshot_and_inbox() {
     let (store, clock) = ground().await;
     let only_calls = TestEngine::start_on(store.clone(), clock.clone(), |engine| {
         engine.workflow(three_steps().build().unwrap()).with(|options| options.max_runs = 0)
     });
     let only_calls = only_calls.await.unwrap();
     let run = only_calls.start(Start::new("way")).await.unwrap();
-    assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Buffered);
     only_calls.settle().await;
     assert_eq!(version(&run).await, 0);
     let script = Script::good();
@@ -151,10 +154,10 @@ async fn another_process_goes_on_from_nothing_but_the_snapshot_and_the_inbox() {
     let worker = worker.await.unwrap();
     worker.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
-    assert_eq!(words(&worker, run.id()).await.len(), 6);
+    assert_eq!(history_actions(&worker, run.id()).await.len(), 6);
 }
 
-/// Stages one of everything.
+/// Stages one change of every kind.
 fn stage_all(cx: &Cx) -> Result<(), ActionError> {
     cx.set_state(&json!({"list": [1, 2], "staged": true}))?;
     cx.session::<String>("slot").set(&"kept".to_owned())?;
@@ -175,7 +178,7 @@ fn other() -> stepwell::core::Definition {
         .unwrap()
 }
 
-/// What a job that stages everything has left behind.
+/// The effects of a job that stages every kind of change.
 #[derive(Debug, PartialEq)]
 struct Traces {
     cell: Option<Value>,
@@ -197,7 +200,7 @@ async fn traces(engine: &Engine, run: &stepwell::Run, pinged: &stepwell::Run) ->
 }
 
 #[tokio::test]
-async fn everything_a_transition_changes_is_there_together_or_not_at_all() {
+async fn transition_is_applied_completely_or_not_at_all() {
     let gate = Gate::new();
     let act = gate.and(|_| Ok(Value::Null));
     let act = move |cx: Cx| {
@@ -215,7 +218,7 @@ async fn everything_a_transition_changes_is_there_together_or_not_at_all() {
     engine.settle().await;
     assert_eq!(gate.inside(), 1);
     let nothing = Traces { cell: None, documents: 0, others: 1, pinged: 0, session: 0 };
-    assert_eq!(traces(&engine, &run, &pinged).await, nothing, "staged is not written");
+    assert_eq!(traces(&engine, &run, &pinged).await, nothing, "staged changes are not written yet");
     gate.open(1);
     engine.settle().await;
     let all = Traces { cell: Some(json!("written")), documents: 1, others: 2, pinged: 1, session: 1 };
@@ -224,7 +227,7 @@ async fn everything_a_transition_changes_is_there_together_or_not_at_all() {
     assert_eq!(documents(&engine, &run, None).await[0].visible_from, 1);
 }
 
-/// A job that stages everything and then ends like this leaves nothing but the error.
+/// Asserts that a job that stages every kind of change and then fails leaves only the error.
 async fn leaves_no_trace(code: &str, end: impl Fn(&Cx) -> Given + Send + Sync + 'static) {
     let end = Arc::new(end);
     let act = move |cx: Cx| {
@@ -246,18 +249,22 @@ async fn leaves_no_trace(code: &str, end: impl Fn(&Cx) -> Given + Send + Sync + 
     assert_eq!(traces(&engine, &run, &pinged).await, nothing);
     assert_eq!((version(&run).await, places(&run).await), (0, vec!["todo".into()]));
     assert_eq!(context(&run).await, json!({"to": pinged.id()}));
-    assert_eq!(words(&engine, run.id()).await, ["__start"], "a failed transition is not in the history");
+    assert_eq!(
+        history_actions(&engine, run.id()).await,
+        ["__start"],
+        "a failed transition is not in the history"
+    );
     assert_eq!(row(&engine, pinged.id()).await.inbox, []);
     assert_eq!(audit(&engine).await, []);
 }
 
 #[tokio::test]
-async fn an_action_that_fails_after_it_has_staged_leaves_nothing_but_its_error() {
+async fn failed_action_leaves_only_its_error() {
     leaves_no_trace("broken", |_| Err(ActionError::new("broken", "it broke"))).await;
 }
 
 #[tokio::test]
-async fn a_state_that_does_not_fit_takes_everything_staged_with_it() {
+async fn invalid_state_discards_everything_staged() {
     leaves_no_trace("invalidResult", |cx| {
         cx.set_state(&json!({"count": "many"}))?;
         Ok(Value::Null)
@@ -266,10 +273,10 @@ async fn a_state_that_does_not_fit_takes_everything_staged_with_it() {
 }
 
 #[tokio::test]
-async fn a_conflict_on_a_cell_takes_everything_staged_with_it() {
+async fn cell_conflict_discards_everything_staged() {
     leaves_no_trace("conflict", |cx| {
         let mut write = put("another", json!(1));
-        write.expect = Expect::Exactly(7);
+        write.expect = Precondition::Exactly(7);
         cx.write(write)?;
         Ok(Value::Null)
     })
@@ -277,16 +284,16 @@ async fn a_conflict_on_a_cell_takes_everything_staged_with_it() {
 }
 
 #[tokio::test]
-async fn a_child_that_cannot_be_started_takes_everything_staged_with_it() {
+async fn invalid_child_discards_everything_staged() {
     leaves_no_trace("cannotStart", |cx| {
-        cx.start_child(Start::new("nobody knows it"))?;
+        cx.start_child(Start::new("unknown"))?;
         Ok(Value::Null)
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_document_that_is_refused_takes_everything_staged_with_it() {
+async fn refused_document_discards_everything_staged() {
     leaves_no_trace("refused", |cx| {
         cx.put_document("", "report", &json!({}), &[])?;
         Ok(Value::Null)
@@ -295,7 +302,7 @@ async fn a_document_that_is_refused_takes_everything_staged_with_it() {
 }
 
 #[tokio::test]
-async fn changes_to_the_state_do_not_leak_from_one_try_into_the_next() {
+async fn state_changes_do_not_leak_into_the_next_attempt() {
     let definition = job(|work| work.retry(Retry { attempts: 1, ..Default::default() }));
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
     let act = {
@@ -324,7 +331,7 @@ async fn changes_to_the_state_do_not_leak_from_one_try_into_the_next() {
 }
 
 #[tokio::test]
-async fn what_a_run_writes_belongs_to_its_tenant() {
+async fn writes_belong_to_the_runs_tenant() {
     let act = |cx: Cx| async move {
         stage_all(&cx)?;
         Ok::<_, ActionError>(())
@@ -333,7 +340,7 @@ async fn what_a_run_writes_belongs_to_its_tenant() {
         |engine: stepwell::Builder| engine.workflow(job(|work| work)).workflow(other()).action("work", act);
     let engine = kit::start(build).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
-    // A run of the first tenant is what the second one's action signals: it must not hear it.
+    // The action of the second tenant signals the id of a run of the first: that run must not receive it.
     let pinged = engine.start(Start::new("other")).await.unwrap();
     let run = theirs.start(Start::new("job").input(&json!({"to": pinged.id()}))).await.unwrap();
     engine.settle().await;
@@ -347,11 +354,11 @@ async fn what_a_run_writes_belongs_to_its_tenant() {
     let query = || RecordQuery::Definitions { workflow: Some("job".into()), limit: 10, cursor: None };
     let stored =
         async |engine: &Engine| engine.store().records(engine.scope(), query()).await.unwrap().items.len();
-    assert_eq!((stored(&engine).await, stored(&theirs).await), (0, 1), "a definition is its run's tenant's");
+    assert_eq!((stored(&engine).await, stored(&theirs).await), (0, 1), "definitions belong to a tenant");
 }
 
 #[tokio::test]
-async fn branches_that_change_different_fields_lose_nothing_of_each_other() {
+async fn changes_of_branches_to_different_fields_are_merged() {
     let (left, right) = (Gate::new(), Gate::new());
     let sets = |gate: &Gate, field: &'static str| {
         gate.and(move |cx| {
@@ -388,7 +395,7 @@ async fn branches_that_change_different_fields_lose_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_fixes_places_state_version_and_the_documents_visible_then() {
+async fn checkpoint_fixes_places_state_version_and_documents() {
     let definition = Spec::new("report")
         .step("a")
         .step("b")
@@ -428,11 +435,11 @@ async fn a_checkpoint_fixes_places_state_version_and_the_documents_visible_then(
 }
 
 #[tokio::test]
-async fn an_operation_on_a_cell_is_applied_once_however_often_its_action_is_tried() {
+async fn cell_operation_applies_once_despite_retries() {
     let definition = job(|work| work.retry(Retry { attempts: 3, ..Default::default() }));
     let act = |cx: Cx| async move {
         cx.write(increment("count"))?;
-        assert_eq!(cx.read(&cell_key("count")).await?, None, "staged is not written");
+        assert_eq!(cx.read(&cell_key("count")).await?, None, "staged changes are not written yet");
         if cx.attempt() < 3 { Err(ActionError::new("busy", "again")) } else { Ok(()) }
     };
     let engine = kit::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
@@ -443,7 +450,7 @@ async fn an_operation_on_a_cell_is_applied_once_however_often_its_action_is_trie
 }
 
 #[tokio::test]
-async fn an_action_may_signal_its_own_run() {
+async fn action_can_signal_its_own_run() {
     let definition = Spec::new("self")
         .step("a")
         .wait("b", "GO")
@@ -463,7 +470,7 @@ async fn an_action_may_signal_its_own_run() {
 }
 
 #[tokio::test]
-async fn every_time_that_is_written_is_the_engines() {
+async fn stored_times_come_from_the_engines_clock() {
     let begins: Timestamp = "2040-02-29T12:00:00Z".parse().unwrap();
     let clock = ManualClock::new(begins);
     let store = store().await;
@@ -502,6 +509,6 @@ async fn every_time_that_is_written_is_the_engines() {
         .collect();
     assert_eq!(written.first(), Some(&(begins, "store.set")));
     assert_eq!(written.last(), Some(&(later, "run.cancel")));
-    // The second run may have come to its own write before it was cancelled.
+    // The second run may have reached its own write before it was cancelled.
     assert!(written[1..].iter().all(|(at, _)| *at == later) && written.len() <= 3, "{written:?}");
 }

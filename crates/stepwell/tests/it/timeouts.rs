@@ -1,4 +1,4 @@
-//! An action that takes too long is dropped, and nothing it does later can be written.
+//! Action timeouts: the action is dropped, and nothing it does later can be written.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use stepwell::store::Status;
 use stepwell::testing::TestEngine;
 use stepwell::{Cx, Signal, Start};
 
-use crate::kit::{self, context, error_code, places, runs_of, status, version, words};
+use crate::kit::{self, context, error_code, history_actions, places, runs_of, status, version};
 use crate::world::{Gate, cell, desk, job, job_spec, put};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ async fn gated(definition: Definition, gate: &Gate) -> TestEngine {
 }
 
 #[tokio::test]
-async fn an_action_that_takes_too_long_is_dropped_and_that_is_a_failure() {
+async fn action_past_its_timeout_is_dropped_and_fails() {
     let gate = Gate::new();
     let engine = gated(job(|work| work.timeout_ms(2_000)), &gate).await;
     let run = engine.start(Start::new("job")).await.unwrap();
@@ -35,7 +35,7 @@ async fn an_action_that_takes_too_long_is_dropped_and_that_is_a_failure() {
 }
 
 #[tokio::test]
-async fn an_action_may_take_five_minutes_unless_it_says_otherwise() {
+async fn default_action_timeout_is_five_minutes() {
     let gate = Gate::new();
     let engine = gated(job(|work| work), &gate).await;
     let run = engine.start(Start::new("job")).await.unwrap();
@@ -46,7 +46,7 @@ async fn an_action_may_take_five_minutes_unless_it_says_otherwise() {
 }
 
 #[tokio::test]
-async fn a_timeout_of_zero_is_none() {
+async fn zero_timeout_means_no_limit() {
     let gate = Gate::new();
     let engine = gated(job(|work| work.timeout_ms(0)), &gate).await;
     let run = engine.start(Start::new("job")).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_timeout_of_zero_is_none() {
 }
 
 #[tokio::test]
-async fn a_timeout_is_retried_like_other_failures() {
+async fn timeout_is_retried_like_other_failures() {
     let gate = Gate::new();
     let retry = Retry { attempts: 1, retry_on: Some(vec!["timeout".into()]), ..Retry::default() };
     let engine = gated(job(|work| work.timeout_ms(2_000).retry(retry)), &gate).await;
@@ -66,7 +66,7 @@ async fn a_timeout_is_retried_like_other_failures() {
     engine.advance(2 * SECOND).await;
     assert_eq!((gate.began(), gate.dropped(), status(&run).await), (1, 1, Status::Running));
     engine.advance(SECOND).await;
-    assert_eq!((gate.began(), gate.inside()), (2, 1), "the pause comes after the timeout");
+    assert_eq!((gate.began(), gate.inside()), (2, 1), "the retry delay starts after the timeout");
     engine.advance(SECOND).await;
     gate.open(1);
     engine.settle().await;
@@ -74,7 +74,7 @@ async fn a_timeout_is_retried_like_other_failures() {
 }
 
 #[tokio::test]
-async fn every_try_has_the_whole_time() {
+async fn every_attempt_has_the_full_timeout() {
     let gate = Gate::new();
     let retry = Retry { attempts: 2, delay_ms: 500, ..Retry::default() };
     let engine = gated(job(|work| work.timeout_ms(2_000).retry(retry)), &gate).await;
@@ -88,17 +88,18 @@ async fn every_try_has_the_whole_time() {
 }
 
 #[tokio::test]
-async fn retries_spent_on_timeouts_lead_to_the_error_place() {
+async fn exhausted_timeouts_lead_to_the_error_place() {
     let gate = Gate::new();
     let definition = job_spec(|work| work.timeout_ms(2_000).error_place("late")).end("late").build().unwrap();
     let engine = gated(definition, &gate).await;
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(2 * SECOND).await;
     assert_eq!((gate.dropped(), status(&run).await), (1, Status::Completed));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__error:work"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__error:work"]);
 }
 
-/// Work that outlives its action: it waits at a gate and then stages everything it can.
+/// An action that spawns a task that outlives it: the task waits at a gate and then tries to stage every kind of
+/// change.
 fn outlives(
     gate: &Gate,
     told: &Arc<Mutex<Vec<bool>>>,
@@ -128,7 +129,7 @@ fn outlives(
 }
 
 #[tokio::test]
-async fn what_an_action_stages_after_its_time_is_nowhere() {
+async fn changes_staged_after_a_timeout_are_discarded() {
     let (gate, told) = (Gate::new(), Arc::default());
     let act = outlives(&gate, &told);
     let definition = desk(|work| work.timeout_ms(1_000));
@@ -139,15 +140,15 @@ async fn what_an_action_stages_after_its_time_is_nowhere() {
     assert_eq!((status(&run).await, gate.inside()), (Status::Failed, 1));
     gate.open(1);
     engine.advance(60 * SECOND).await;
-    assert_eq!(*told.lock().unwrap(), [false; 5], "whoever stages late is told");
+    assert_eq!(*told.lock().unwrap(), [false; 5], "staging after the timeout is refused");
     assert_eq!(context(&run).await, json!({"as it was": 1}));
     assert_eq!((cell(&engine, "cell").await, cell(&engine, "early").await), (None, None));
     assert_eq!((version(&run).await, runs_of(&engine, "job").await.len()), (0, 0));
-    assert_eq!((status(&run).await, run.view().await.unwrap().kept_signals), (Status::Failed, 0));
+    assert_eq!((status(&run).await, run.view().await.unwrap().buffered_signals), (Status::Failed, 0));
 }
 
 #[tokio::test]
-async fn what_an_action_leaves_running_cannot_stage_after_it_has_done_its_work() {
+async fn task_outliving_its_action_cannot_stage_changes() {
     let (gate, told): (_, Arc<Mutex<Vec<bool>>>) = (Gate::new(), Arc::default());
     let act = {
         let (gate, told) = (gate.clone(), told.clone());
@@ -173,7 +174,7 @@ async fn what_an_action_leaves_running_cannot_stage_after_it_has_done_its_work()
 }
 
 #[tokio::test]
-async fn an_action_that_ends_in_time_is_not_touched_by_its_timeout() {
+async fn timeout_does_not_affect_an_action_that_ended() {
     let gate = Gate::new();
     let engine = gated(job(|work| work.timeout_ms(2_000)), &gate).await;
     let run = engine.start(Start::new("job")).await.unwrap();
@@ -181,11 +182,11 @@ async fn an_action_that_ends_in_time_is_not_touched_by_its_timeout() {
     gate.open(1);
     engine.advance(60 * SECOND).await;
     assert_eq!((status(&run).await, gate.dropped()), (Status::Completed, 0));
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__auto:work"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__auto:work"]);
 }
 
 #[tokio::test]
-async fn one_branch_that_takes_too_long_does_not_end_the_other() {
+async fn timeout_in_one_branch_does_not_end_the_other() {
     let (slow, slower) = (Gate::new(), Gate::new());
     use stepwell::core::spec::{Quorum, Transition};
     let definition = stepwell::core::Spec::new("race")

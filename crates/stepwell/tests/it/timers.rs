@@ -1,10 +1,10 @@
-//! Durable timers: sleeping, waking at an instant, and the time limit of a wait; none of them costs anything meanwhile.
+//! Durable timers: sleeps, wake-ups at an instant, and timeouts of waits; none of them costs anything while it waits.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepwell::core::spec::{Place, Quorum, Transition, Trigger, Wait};
+use stepwell::core::spec::{Place, Quorum, Transition, TransitionTrigger, Wait};
 use stepwell::core::{Definition, Name, Spec, Timestamp};
 use stepwell::engine::Builder;
 use stepwell::store::{Status, Store};
@@ -12,8 +12,8 @@ use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, Operator, Run, Signal, Signalled, Start};
 
 use crate::kit::{
-    self, LEASE_MS, Watched, after_s, error_code, ground, mortal, places, settle, soon, status, version,
-    waits_of, words,
+    self, LEASE_MS, Watched, after_s, error_code, ground, history_actions, places, settle, soon,
+    start_killable, status, version, waits_of,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -22,7 +22,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// A reminder sleeps for a minute.
+/// A reminder that sleeps for a minute.
 fn reminder() -> Definition {
     Spec::new("reminder")
         .step("asleep")
@@ -32,21 +32,21 @@ fn reminder() -> Definition {
         .unwrap()
 }
 
-/// A reminder that sleeps until the instant its data names, and then rings.
+/// An alarm that sleeps until the instant its data names, and then rings.
 fn alarm() -> Definition {
     Spec::new("alarm")
         .step("asleep")
         .end("awake")
         .transition(
             Transition::new("ring", "asleep", "awake")
-                .on(Trigger::Until("context.at".to_owned()))
+                .on(TransitionTrigger::Until("context.at".to_owned()))
                 .action("ring"),
         )
         .build()
         .unwrap()
 }
 
-/// What rang, and when.
+/// The number and the instant of each ring.
 type Rung = Arc<Mutex<Vec<(u64, Timestamp)>>>;
 
 fn alarms(rung: &Rung) -> impl FnOnce(Builder) -> Builder + use<> {
@@ -67,7 +67,7 @@ fn at(number: u64, at: Timestamp) -> Start {
 }
 
 #[tokio::test]
-async fn a_run_sleeps_as_long_as_it_says_and_not_a_moment_less() {
+async fn run_sleeps_exactly_as_long_as_declared() {
     let engine = kit::start(|builder| builder.workflow(reminder())).await.unwrap();
     engine.advance(seconds(30)).await;
     let run = engine.start(Start::new("reminder")).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_run_sleeps_as_long_as_it_says_and_not_a_moment_less() {
 }
 
 #[tokio::test]
-async fn a_run_sleeps_until_the_instant_its_data_names() {
+async fn run_sleeps_until_the_instant_in_its_data() {
     let rung = Rung::default();
     let engine = kit::start(alarms(&rung)).await.unwrap();
     let run = engine.start(at(1, after_s(7_200))).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_run_sleeps_until_the_instant_its_data_names() {
 }
 
 #[tokio::test]
-async fn an_instant_that_has_passed_is_now() {
+async fn past_instant_fires_at_once() {
     let rung = Rung::default();
     let engine = kit::start(alarms(&rung)).await.unwrap();
     engine.advance(seconds(100)).await;
@@ -108,7 +108,7 @@ async fn an_instant_that_has_passed_is_now() {
 }
 
 #[tokio::test]
-async fn what_is_no_instant_is_no_start() {
+async fn start_with_an_invalid_instant_is_refused() {
     let engine = kit::start(alarms(&Rung::default())).await.unwrap();
     let start = Start::new("alarm").input(&json!({"number": 1, "at": "tomorrow"}));
     let error = engine.start(start).await.unwrap_err().to_string();
@@ -116,14 +116,14 @@ async fn what_is_no_instant_is_no_start() {
 }
 
 #[tokio::test]
-async fn a_step_that_leads_to_no_instant_stops_the_run_where_it_was() {
+async fn invalid_instant_of_a_later_step_stops_the_run_before_it() {
     let definition = Spec::new("way")
         .wait("a", "GO")
         .step("b")
         .end("c")
         .signal("GO")
         .auto("ab", "a", "b")
-        .transition(Transition::new("bc", "b", "c").on(Trigger::Until("context.at".to_owned())))
+        .transition(Transition::new("bc", "b", "c").on(TransitionTrigger::Until("context.at".to_owned())))
         .build()
         .unwrap();
     let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_step_that_leads_to_no_instant_stops_the_run_where_it_was() {
     run.signal(Signal::new("GO")).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec!["a".into()]));
-    // Whoever mends the data lets it go on.
+    // Correcting the data lets the run continue.
     let fields = json!({"at": after_s(60)});
     engine.operate(run.id(), Command::Patch { fields }, &Operator::default()).await.unwrap();
     engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_step_that_leads_to_no_instant_stops_the_run_where_it_was() {
     assert_eq!(status(&run).await, Status::Completed);
 }
 
-/// Somebody is asked, for an hour.
+/// A question with a timeout of one hour.
 fn question() -> Definition {
     Spec::new("question")
         .wait("asked", "ANSWER")
@@ -162,7 +162,7 @@ async fn asked() -> (TestEngine, Run) {
 }
 
 #[tokio::test]
-async fn a_wait_is_given_up_when_its_time_is_over() {
+async fn wait_times_out() {
     let (engine, run) = asked().await;
     let waits = waits_of(&engine, run.id()).await;
     assert_eq!((waits.len(), waits[0].wait.until), (1, Some(after_s(3_600))));
@@ -175,21 +175,21 @@ async fn a_wait_is_given_up_when_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn a_wait_that_was_answered_is_not_given_up() {
+async fn answered_wait_does_not_time_out() {
     let (engine, run) = asked().await;
     engine.advance(seconds(3_599)).await;
-    assert_eq!(run.signal(Signal::new("ANSWER").with("yes")).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(Signal::new("ANSWER").with("yes")).await.unwrap(), Signalled::Consumed);
     engine.advance(DAY).await;
     assert_eq!(soon(run.result()).await.unwrap(), json!({"said": "yes"}));
     assert_eq!(version(&run).await, 2);
 }
 
-/// The run is put aside while both come, so that it finds both when it is taken up again.
+/// The run is suspended while signal and timer arrive, so that it finds both when it is resumed.
 async fn both_came(signal_s: u64) -> Value {
     let (engine, run) = asked().await;
     engine.operate(run.id(), Command::Suspend, &Operator::default()).await.unwrap();
     engine.advance(seconds(signal_s)).await;
-    assert_eq!(run.signal(Signal::new("ANSWER").with("yes")).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(Signal::new("ANSWER").with("yes")).await.unwrap(), Signalled::Buffered);
     engine.advance(seconds(10_000 - signal_s)).await;
     assert_eq!(status(&run).await, Status::Suspended);
     engine.operate(run.id(), Command::Resume, &Operator::default()).await.unwrap();
@@ -198,14 +198,14 @@ async fn both_came(signal_s: u64) -> Value {
 }
 
 #[tokio::test]
-async fn of_a_timer_and_a_kept_signal_the_one_that_came_first_counts() {
+async fn earlier_of_timer_and_buffered_signal_wins() {
     assert_eq!(both_came(3_500).await, json!("yes"));
     assert_eq!(both_came(3_700).await, json!(null));
 }
 
-/// Nobody has looked at the run since its time was over: the timer still came first.
+/// No process has loaded the run since the timer fell due: the timer still comes first.
 #[tokio::test]
-async fn a_signal_does_not_overtake_a_timer_that_nobody_has_looked_at() {
+async fn signal_does_not_overtake_an_overdue_timer() {
     let (store, clock) = ground().await;
     let build = |builder: Builder| builder.workflow(question()).with(|options| options.max_runs = 0);
     let porter = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
@@ -215,11 +215,11 @@ async fn a_signal_does_not_overtake_a_timer_that_nobody_has_looked_at() {
     let build = |builder: Builder| builder.workflow(question());
     let worker = TestEngine::start_on(store, clock, build).await.unwrap();
     settle(&[&porter, &worker]).await;
-    assert_eq!(words(&worker, run.id()).await, ["__start", "__timer:asked"]);
+    assert_eq!(history_actions(&worker, run.id()).await, ["__start", "__timer:asked"]);
 }
 
 #[tokio::test]
-async fn of_two_timers_at_one_place_the_earlier_one_fires() {
+async fn earlier_of_two_timers_fires() {
     let definition = Spec::new("way")
         .step("a")
         .end("late")
@@ -236,7 +236,7 @@ async fn of_two_timers_at_one_place_the_earlier_one_fires() {
 }
 
 #[tokio::test]
-async fn a_timer_whose_guard_says_no_leaves_the_run_to_the_next_one() {
+async fn timer_rejected_by_its_guard_leaves_the_next_timer() {
     let definition = Spec::new("way")
         .step("a")
         .end("escalated")
@@ -254,7 +254,7 @@ async fn a_timer_whose_guard_says_no_leaves_the_run_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn timers_of_several_branches_each_fire_at_their_time() {
+async fn timers_of_several_branches_fire_on_time() {
     let definition = Spec::new("way")
         .fork("open", ["left", "right"])
         .step("left")
@@ -281,7 +281,7 @@ async fn timers_of_several_branches_each_fire_at_their_time() {
 }
 
 #[tokio::test]
-async fn a_loop_of_timers_keeps_its_pace() {
+async fn looping_timer_does_not_drift() {
     let definition = Spec::new("beat")
         .step("a")
         .end("never")
@@ -298,10 +298,10 @@ async fn a_loop_of_timers_keeps_its_pace() {
 }
 
 #[tokio::test]
-async fn many_timers_fire_each_at_its_time_and_in_their_order() {
+async fn many_timers_fire_on_time_and_in_order() {
     let rung = Rung::default();
     let engine = kit::start(alarms(&rung)).await.unwrap();
-    // Started in an order that is not the one in which they are due.
+    // The timers start in another order than they fall due.
     let timers = kit::many(300);
     for step in 0..timers {
         let number = step * 7 % timers;
@@ -327,7 +327,7 @@ async fn ninety_days_pass_in_one_call() {
 }
 
 #[tokio::test]
-async fn a_timer_beyond_all_time_is_no_trouble() {
+async fn timer_beyond_the_maximum_time_is_clamped() {
     let definition = Spec::new("reminder")
         .step("asleep")
         .end("awake")
@@ -341,7 +341,7 @@ async fn a_timer_beyond_all_time_is_no_trouble() {
 }
 
 #[tokio::test]
-async fn timers_survive_an_engine_that_is_dropped() {
+async fn timers_survive_a_dropped_engine() {
     let (store, clock) = ground().await;
     let rung = Rung::default();
     let a = TestEngine::start_on(store.clone(), clock.clone(), alarms(&rung)).await.unwrap();
@@ -359,25 +359,25 @@ async fn timers_survive_an_engine_that_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_timer_under_whose_action_the_process_dies_fires_again_elsewhere() {
+async fn timer_fires_again_after_a_crash_during_its_action() {
     let (store, clock) = ground().await;
     let dies = |builder: Builder| {
         let builder = builder.workflow(alarm());
         builder.action("ring", |_: Cx| std::future::pending::<Result<(), ActionError>>())
     };
-    let (a, tasks) = mortal(store.clone(), &clock, dies).await;
+    let (a, tasks) = start_killable(store.clone(), &clock, dies).await;
     let run = a.start(at(1, after_s(60))).await.unwrap().id();
     a.advance(seconds(60)).await;
     assert!(a.run(run).view().await.unwrap().owner.is_some());
     tasks.kill().await;
     let rung = Rung::default();
-    let (b, _tasks) = mortal(store, &clock, alarms(&rung)).await;
+    let (b, _tasks) = start_killable(store, &clock, alarms(&rung)).await;
     b.advance(Duration::from_millis(2 * LEASE_MS)).await;
     assert_eq!((status(&b.run(run)).await, rung.lock().unwrap().len()), (Status::Completed, 1));
 }
 
 #[tokio::test]
-async fn a_timer_takes_a_run_away_from_an_action_that_is_not_done_by_then() {
+async fn timer_ends_an_action_that_is_still_running() {
     let definition = Spec::new("way")
         .step("a")
         .end("done")
@@ -400,12 +400,12 @@ async fn a_timer_takes_a_run_away_from_an_action_that_is_not_done_by_then() {
     assert_eq!(status(&run).await, Status::Running);
     engine.advance(seconds(1)).await;
     assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["late".into()]));
-    assert!(over.lock().unwrap().as_ref().unwrap().is_over(), "the action is over too");
+    assert!(over.lock().unwrap().as_ref().unwrap().is_over(), "the action has ended too");
     assert_eq!(run.view().await.unwrap().owner, None);
 }
 
 #[tokio::test]
-async fn a_timer_that_fell_due_while_the_run_stood_still_fires_after_the_retry() {
+async fn timer_due_while_failed_fires_after_retry() {
     let definition = Spec::new("way")
         .fork("open", ["a", "b"])
         .step("a")
@@ -434,7 +434,7 @@ async fn a_timer_that_fell_due_while_the_run_stood_still_fires_after_the_retry()
 }
 
 #[tokio::test]
-async fn a_timers_action_that_fails_is_tried_again_after_its_pause_and_not_before() {
+async fn failed_timer_action_is_retried_after_its_delay() {
     let retry = stepwell::core::retry::Retry { attempts: 2, delay_ms: 20_000, ..Default::default() };
     let definition = Spec::new("alarm")
         .step("asleep")
@@ -453,11 +453,11 @@ async fn a_timers_action_that_fails_is_tried_again_after_its_pause_and_not_befor
     let run = engine.start(Start::new("alarm")).await.unwrap();
     engine.advance(seconds(300)).await;
     assert_eq!(*tried.lock().unwrap(), [(after_s(10), 1), (after_s(30), 2), (after_s(60), 3)]);
-    assert_eq!(words(&engine, run.id()).await, ["__start", "__timer:asleep"]);
+    assert_eq!(history_actions(&engine, run.id()).await, ["__start", "__timer:asleep"]);
 }
 
 #[tokio::test]
-async fn a_timer_takes_a_run_away_from_an_action_that_waits_for_its_next_try() {
+async fn timer_ends_an_action_in_a_retry_delay() {
     let retry = stepwell::core::retry::Retry { attempts: 9, delay_ms: 30_000, ..Default::default() };
     let definition = Spec::new("way")
         .step("a")
@@ -469,8 +469,8 @@ async fn a_timer_takes_a_run_away_from_an_action_that_waits_for_its_next_try() {
         .auto("end", "late", "done")
         .build()
         .unwrap();
-    let tries = Arc::new(Mutex::new(0));
-    let counted = tries.clone();
+    let attempts = Arc::new(Mutex::new(0));
+    let counted = attempts.clone();
     let work = move |_: Cx| {
         *counted.lock().unwrap() += 1;
         std::future::ready(Err::<(), _>(ActionError::new("broken", "it is broken")))
@@ -478,15 +478,15 @@ async fn a_timer_takes_a_run_away_from_an_action_that_waits_for_its_next_try() {
     let engine = kit::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(44)).await;
-    assert_eq!((status(&run).await, *tries.lock().unwrap()), (Status::Running, 2));
+    assert_eq!((status(&run).await, *attempts.lock().unwrap()), (Status::Running, 2));
     engine.advance(seconds(3_600)).await;
     assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["late".into()]));
-    assert_eq!(run.view().await.unwrap().ledger.tries, []);
-    assert_eq!(*tries.lock().unwrap(), 2);
+    assert_eq!(run.view().await.unwrap().ledger.attempts, []);
+    assert_eq!(*attempts.lock().unwrap(), 2);
 }
 
 #[tokio::test]
-async fn a_wait_that_only_time_resolves_holds_the_run() {
+async fn wait_without_signal_is_resolved_by_its_timer() {
     let definition = Spec::new("way")
         .place("a", Place::Wait(Wait::default()))
         .end("b")
@@ -502,7 +502,7 @@ async fn a_wait_that_only_time_resolves_holds_the_run() {
 }
 
 #[tokio::test]
-async fn a_run_that_nobody_can_serve_makes_no_timer_late() {
+async fn unserved_run_does_not_delay_timers() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), alarms(&Rung::default())).await.unwrap();
     let stranger = a.start(at(1, after_s(10))).await.unwrap().id();
@@ -520,7 +520,7 @@ async fn a_run_that_nobody_can_serve_makes_no_timer_late() {
 }
 
 #[tokio::test]
-async fn alone_a_process_moves_what_is_due_without_taking_it_first() {
+async fn single_process_advances_due_runs_without_claiming() {
     for is_alone in [true, false] {
         let (store, clock) = ground().await;
         let only_calls =
@@ -535,7 +535,7 @@ async fn alone_a_process_moves_what_is_due_without_taking_it_first() {
         engine.advance(seconds(3_600)).await;
         let head = crate::world::row(&engine, run.id()).await.head;
         assert_eq!((head.status, head.version), (Status::Completed, 1));
-        // A claim gives the run an owner, and with it a fence and a revision more.
+        // A claim sets the owner and increments fence and revision.
         let expected = if is_alone { (2, 0) } else { (3, 1) };
         assert_eq!((head.revision, head.fence), expected);
     }
@@ -543,12 +543,12 @@ async fn alone_a_process_moves_what_is_due_without_taking_it_first() {
 
 /// Thousands of runs sleep; the process has no task for any of them, and wakes up only for the one that is due.
 #[tokio::test]
-async fn thousands_of_sleeping_runs_cost_no_tasks_and_are_not_looked_at() {
+async fn thousands_of_sleeping_runs_cost_no_tasks_or_loads() {
     let runs = kit::many(10_000);
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let rung = Rung::default();
-    let (engine, tasks) = mortal(watched.clone() as Arc<dyn Store>, &clock, |builder| {
+    let (engine, tasks) = start_killable(watched.clone() as Arc<dyn Store>, &clock, |builder| {
         alarms(&rung)(builder).with(|options| options.lease_ms = 3_650 * 86_400_000)
     })
     .await;

@@ -1,4 +1,4 @@
-//! The workflows of `examples/workflows`, each run through one of its stories.
+//! The workflows of `examples/workflows`, each run through one scenario.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepwell::core::{Definition, Document};
+use stepwell::core::{Definition, WorkflowSource};
 use stepwell::data::NewLink;
 use stepwell::engine::Builder;
 use stepwell::host::BoxFuture;
@@ -22,17 +22,18 @@ fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/workflows"))
 }
 
-/// A workflow of the folder.
+/// Reads a workflow of the folder.
 fn read(file: &str) -> Definition {
     let text = std::fs::read_to_string(folder().join(format!("{file}.yaml"))).unwrap();
-    let document = Document::read(&text, Some(file)).unwrap_or_else(|problems| panic!("{file}: {problems}"));
+    let document =
+        WorkflowSource::read(&text, Some(file)).unwrap_or_else(|problems| panic!("{file}: {problems}"));
     document.definition().clone()
 }
 
 type Given = Result<Value, ActionError>;
 type Does = Arc<dyn Fn(Value) -> Given + Send + Sync>;
 
-/// Everything outside: what it does, and what it was asked for.
+/// A fake of every external action: it returns prepared results and records its calls.
 #[derive(Clone, Default)]
 struct Outside {
     does: BTreeMap<&'static str, Does>,
@@ -63,7 +64,7 @@ impl Outside {
     }
 }
 
-/// Mail that always arrives.
+/// A mail action that always succeeds.
 fn mail() -> Outside {
     Outside::default().with("email.send", |_| Ok(json!({"message_id": "<1@example.com>"})))
 }
@@ -99,17 +100,18 @@ async fn signal(engine: &TestEngine, run: &Run, name: &str, payload: Value) {
 }
 
 #[test]
-fn every_workflow_of_the_folder_is_sound_and_the_same_in_yaml_and_json() {
+fn every_example_is_valid_and_equal_in_yaml_and_json() {
     let mut count = 0;
     for entry in std::fs::read_dir(folder()).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(&path).unwrap();
-        let read = Document::read(&text, Some(&name)).unwrap_or_else(|problems| panic!("{name}: {problems}"));
-        let again = Document::read(&read.to_yaml(), Some(&name)).unwrap();
+        let read =
+            WorkflowSource::read(&text, Some(&name)).unwrap_or_else(|problems| panic!("{name}: {problems}"));
+        let again = WorkflowSource::read(&read.to_yaml(), Some(&name)).unwrap();
         assert_eq!(again.definition().hash(), read.definition().hash(), "{name}");
         let json = serde_json::to_string(read.value()).unwrap();
-        let again = Document::read(&json, Some(&name)).unwrap();
+        let again = WorkflowSource::read(&json, Some(&name)).unwrap();
         assert_eq!(again.definition().hash(), read.definition().hash(), "{name}");
         count += 1;
     }
@@ -117,27 +119,27 @@ fn every_workflow_of_the_folder_is_sound_and_the_same_in_yaml_and_json() {
 }
 
 #[tokio::test]
-async fn every_workflow_of_the_folder_passes_its_own_tests_and_they_come_to_every_step() {
+async fn every_example_passes_its_tests_and_covers_every_step() {
     let mut wrong = Vec::new();
     for entry in std::fs::read_dir(folder()).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(&path).unwrap();
-        let document = Document::read(&text, Some(&name)).unwrap();
+        let document = WorkflowSource::read(&text, Some(&name)).unwrap();
         assert!(!document.cases().is_empty(), "{name}");
         let report = Simulation::of(&document).test_all(document.cases()).await;
         for case in report.cases.iter().filter(|case| !case.passed) {
             wrong.push(format!("{name}: {}: {}", case.name, case.failures.join("; ")));
         }
         let uncovered = report.coverage.uncovered.iter().filter(|one| one.way.is_none());
-        wrong.extend(uncovered.map(|one| format!("{name}: no case comes to `{}`", one.step)));
+        wrong.extend(uncovered.map(|one| format!("{name}: no case covers `{}`", one.step)));
     }
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// What the docs show can be read, whole documents and lists of steps, and passes its own tests.
+/// Every document in the docs, complete or a list of steps, is valid and passes its own tests.
 #[tokio::test]
-async fn every_document_in_the_docs_is_sound() {
+async fn every_document_in_the_docs_is_valid() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let text: String =
         ["workflows.md", "events.md"].map(|page| std::fs::read_to_string(docs.join(page)).unwrap()).concat();
@@ -146,7 +148,7 @@ async fn every_document_in_the_docs_is_sound() {
     assert!(blocks.len() >= 5, "{}", blocks.len());
     for block in blocks {
         let text = if block.starts_with("- ") { format!("steps:\n{block}") } else { block.to_owned() };
-        let shown = Document::read(&text, Some("shown"));
+        let shown = WorkflowSource::read(&text, Some("shown"));
         let shown = shown.unwrap_or_else(|problems| panic!("{problems}\n{block}"));
         let report = Simulation::of(&shown).test_all(shown.cases()).await;
         assert!(report.passed(), "{:#?}", report.cases);
@@ -154,7 +156,7 @@ async fn every_document_in_the_docs_is_sound() {
 }
 
 #[tokio::test]
-async fn an_expense_is_approved_by_policy_by_the_manager_or_after_two_days_by_finance() {
+async fn expense_is_approved_by_policy_manager_or_finance() {
     let outside = mail();
     let engine = engine(&outside, &["approval"]).await;
     let input = |cents: u32| json!({"employee": "ann", "cents": cents, "purpose": "a chair"});
@@ -172,18 +174,18 @@ async fn an_expense_is_approved_by_policy_by_the_manager_or_after_two_days_by_fi
 }
 
 #[tokio::test]
-async fn an_order_is_shipped_or_everything_is_taken_back() {
+async fn order_is_shipped_or_rolled_back() {
     let reserve = |input: Value| Ok(json!({"reservation": format!("r-{}", input["sku"].as_str().unwrap())}));
     let outside = Outside::default()
         .with("stock.reserve", move |input| match input["sku"].as_str() {
-            Some("gone") => Err(ActionError::new("outOfStock", "there is none left").finally()),
+            Some("sold-out") => Err(ActionError::new("outOfStock", "there is none left").non_retryable()),
             _ => reserve(input),
         })
         .with("stock.release", |_| Ok(json!({})))
         .with("payments.charge", |_| Ok(json!({"id": "c-1"})))
         .with("payments.refund", |_| Ok(json!({})))
         .with("shipping.book", |input| match input["order"].as_str() {
-            Some("o-3") => Err(ActionError::new("noCourier", "nobody drives there").finally()),
+            Some("o-3") => Err(ActionError::new("noCourier", "no courier available").non_retryable()),
             _ => Ok(json!({"parcel": "p-1"})),
         });
     let engine = engine(&outside, &["order"]).await;
@@ -193,7 +195,7 @@ async fn an_order_is_shipped_or_everything_is_taken_back() {
     };
     let well = start(&engine, "order", order("o-1", &["a", "b"])).await;
     assert_eq!(well.result().await.unwrap()["status"], json!("shipped"));
-    let short = start(&engine, "order", order("o-2", &["a", "gone", "b"])).await;
+    let short = start(&engine, "order", order("o-2", &["a", "sold-out", "b"])).await;
     assert_eq!(short.result().await.unwrap()["reason"], json!("outOfStock"));
     assert_eq!(outside.asked("stock.release"), [json!({"reservation": "r-a"})]);
     let stuck = start(&engine, "order", order("o-3", &["a", "b"])).await;
@@ -203,7 +205,7 @@ async fn an_order_is_shipped_or_everything_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_customer_is_reminded_until_the_account_is_active_or_three_times() {
+async fn customer_is_reminded_until_active_or_three_times() {
     let outside = mail();
     let engine = engine(&outside, &["onboarding"]).await;
     let input = json!({"customer": "c1", "email": "bob@example.com"});
@@ -223,7 +225,7 @@ async fn a_customer_is_reminded_until_the_account_is_active_or_three_times() {
 }
 
 #[tokio::test]
-async fn an_invoice_is_dunned_once_per_level_and_then_handed_over() {
+async fn invoice_is_dunned_once_per_level_then_handed_over() {
     let outside = mail();
     let engine = engine(&outside, &["dunning", "collection"]).await;
     let input = json!({"invoice": "i-1", "email": "carl@example.com"});
@@ -232,7 +234,7 @@ async fn an_invoice_is_dunned_once_per_level_and_then_handed_over() {
     signal(&engine, &paid, "INVOICE_PAID", json!({"invoice": "i-1"})).await;
     assert_eq!(paid.result().await.unwrap(), json!({"paid": true, "level": 2}));
     assert_eq!(outside.asked("email.send").len(), 2);
-    // The event comes again: levels that were sent are not sent again.
+    // The event comes again: reminders that were sent are not sent again.
     let again = start(&engine, "dunning", input).await;
     for days in [7, 14, 7] {
         engine.advance(DAY * days).await;
@@ -242,12 +244,12 @@ async fn an_invoice_is_dunned_once_per_level_and_then_handed_over() {
     let handed = kit::runs_of(&engine, "collection").await;
     assert_eq!(handed.len(), 1);
     let collection = engine.run(handed[0].run);
-    signal(&engine, &collection, "decide", json!({"what": "write-off"})).await;
+    signal(&engine, &collection, "decide", json!({"decision": "write-off"})).await;
     assert_eq!(collection.result().await.unwrap(), json!("write-off"));
 }
 
 #[tokio::test]
-async fn a_sync_goes_on_from_its_cursor_page_by_page() {
+async fn sync_continues_from_its_cursor_page_by_page() {
     let outside = Outside::default().with("http.request", |input| {
         assert_eq!(input["headers"]["authorization"], json!("bearer-of-news"));
         Ok(match input["query"]["since"].as_str() {
@@ -266,7 +268,7 @@ async fn a_sync_goes_on_from_its_cursor_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_task_gets_its_counterpart_and_follows_it() {
+async fn task_gets_a_counterpart_that_follows_it() {
     let outside = Outside::default()
         .with("projects.create_task", |input| {
             Ok(json!({"task_id": format!("copy-of-{}", input["name"].as_str().unwrap())}))
@@ -289,9 +291,11 @@ async fn a_task_gets_its_counterpart_and_follows_it() {
 }
 
 #[tokio::test]
-async fn a_report_names_the_regions_that_did_not_answer() {
+async fn report_counts_regions_that_did_not_answer() {
     let outside = mail().with("http.request", |input| match input["url"].as_str() {
-        Some("https://west.example.com/numbers") => Err(ActionError::new("connect", "no route").finally()),
+        Some("https://west.example.com/numbers") => {
+            Err(ActionError::new("connect", "no route").non_retryable())
+        }
         Some("https://north.example.com/numbers") => Ok(json!({"body": {"cents": 123_400}})),
         _ => Ok(json!({"body": {"cents": 5_000}})),
     });
@@ -301,13 +305,13 @@ async fn a_report_names_the_regions_that_did_not_answer() {
     let expected = json!({"total": 128_400, "best": "north", "regions": "south, north", "missing": 1});
     assert_eq!(run.result().await.unwrap(), expected);
     assert_eq!(outside.asked("email.send")[0]["subject"], json!("Week total: 1,284.00"));
-    // One region is a list of one, and nobody at all is none.
+    // One region is a list of one item.
     let one = start(&engine, "fan-out-report", json!({"regions": ["north"], "to": ["b@example.com"]})).await;
     assert_eq!(one.result().await.unwrap()["regions"], json!("north"));
 }
 
 #[tokio::test]
-async fn an_incident_goes_up_the_ladder_until_somebody_takes_it() {
+async fn incident_escalates_until_acknowledged() {
     let outside = Outside::default().with("pager.call", |_| Ok(json!({})));
     let engine = engine(&outside, &["incident"]).await;
     let high = json!({"alert": "disk full", "severity": "high"});
@@ -318,35 +322,37 @@ async fn an_incident_goes_up_the_ladder_until_somebody_takes_it() {
     assert_eq!(called, ["on-call", "team-lead"]);
     engine.advance(Duration::from_secs(4 * 3_600)).await;
     assert_eq!(run.result().await.unwrap(), json!({"owner": "dora", "late": true}));
-    let nobody = start(&engine, "incident", high).await;
+    let unacknowledged = start(&engine, "incident", high).await;
     for _ in 0..3 {
         engine.advance(Duration::from_secs(300)).await;
     }
     assert_eq!(
-        (status(&nobody).await, error_code(&nobody).await.as_deref()),
-        (Status::Failed, Some("nobodyAnswered"))
+        (status(&unacknowledged).await, error_code(&unacknowledged).await.as_deref()),
+        (Status::Failed, Some("notAcknowledged"))
     );
 }
 
 #[tokio::test]
-async fn a_draft_is_written_again_until_its_author_accepts_it() {
+async fn draft_is_rewritten_until_its_author_accepts() {
     let outside = Outside::default().with("assistant.write", |input| {
-        Ok(json!({"text": format!("On {}, {}", input["topic"].as_str().unwrap(), input["wish"].as_str().unwrap())}))
+        Ok(json!({"text": format!("On {}, {}", input["topic"].as_str().unwrap(), input["change"].as_str().unwrap())}))
     });
     let engine = engine(&outside, &["assistant-draft"]).await;
     let run = start(&engine, "assistant-draft", json!({"topic": "wells", "author": "eve"})).await;
-    signal(&engine, &run, "review", json!({"accepted": false, "wish": "shorter"})).await;
+    signal(&engine, &run, "review", json!({"accepted": false, "change": "shorter"})).await;
     signal(&engine, &run, "review", json!({"accepted": true})).await;
     assert_eq!(run.result().await.unwrap(), json!({"text": "On wells, shorter", "rounds": 2}));
 }
 
 #[tokio::test]
-async fn a_project_is_set_up_at_once_or_cleaned_up() {
+async fn project_is_set_up_completely_or_cleaned_up() {
     let polls = Arc::new(Mutex::new(0));
     let counted = polls.clone();
     let outside = mail()
         .with("cloud.create", |input| match (input["kind"].as_str(), input["project"].as_str()) {
-            (Some("storage"), Some("broken")) => Err(ActionError::new("quota", "no room").finally()),
+            (Some("storage"), Some("broken")) => {
+                Err(ActionError::new("quota", "quota exceeded").non_retryable())
+            }
             (kind, _) => Ok(json!({"id": format!("{}-1", kind.unwrap())})),
         })
         .with("cloud.state", move |_| {
@@ -367,6 +373,6 @@ async fn a_project_is_set_up_at_once_or_cleaned_up() {
     let expected = json!({"ready": true, "database": "database-1", "storage": "storage-1", "invited": 2});
     assert_eq!(run.result().await.unwrap(), expected);
     let broken = start(&engine, "provisioning", json!({"project": "broken"})).await;
-    assert_eq!(broken.result().await.unwrap(), json!({"ready": false, "why": "quota"}));
+    assert_eq!(broken.result().await.unwrap(), json!({"ready": false, "reason": "quota"}));
     assert_eq!(outside.asked("cloud.delete"), [json!({"project": "broken"})]);
 }

@@ -1,4 +1,4 @@
-//! What the tests of running actions share: actions that do as they are told, a process that can be frozen, cells.
+//! Shared helpers for tests of actions: scripted actions, gates, a process that can be frozen, and cells.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use serde_json::{Value, json};
-use stepwell::core::spec::{Action, Transition};
+use stepwell::core::spec::{ActionSpec, Transition};
 use stepwell::core::{Definition, RunId, Snapshot, Spec, Timestamp};
 use stepwell::engine::Builder;
 use stepwell::host::{BoxFuture, Spawn};
 use stepwell::store::{
-    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Expect, HistoryQuery, Loaded, Space, Store, Ttl,
+    CellFilter, CellKey, CellOp, CellQuery, CellWrite, HistoryQuery, Loaded, Precondition, Space, Store, Ttl,
     ValueType,
 };
 use stepwell::testing::TestEngine;
@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::kit::LEASE_MS;
 
-/// What an action of these tests gives back.
+/// The result of an action in these tests.
 pub(crate) type Given = Result<Value, ActionError>;
 
 /// A workflow with one automatic transition, `work`, from `todo` to `done`; its action is called `work`.
@@ -29,25 +29,25 @@ pub(crate) fn job(how: impl FnOnce(Transition) -> Transition) -> Definition {
     job_spec(how).build().unwrap()
 }
 
-/// The same, not built yet.
+/// The same workflow as [`job`], before it is built.
 pub(crate) fn job_spec(how: impl FnOnce(Transition) -> Transition) -> Spec {
     let work = Transition::new("work", "todo", "done").action("work");
     Spec::new("job").step("todo").end("done").transition(how(work))
 }
 
-/// A workflow whose signal `GO` leads from `open` to `done` by way of the action `work`, whose result is `worked`.
+/// A workflow whose signal `GO` leads from `open` to `done` through the action `work`, whose result is `worked`.
 pub(crate) fn desk(how: impl FnOnce(Transition) -> Transition) -> Definition {
     desk_spec(how).build().unwrap()
 }
 
-/// The same, not built yet.
+/// The same workflow as [`desk`], before it is built.
 pub(crate) fn desk_spec(how: impl FnOnce(Transition) -> Transition) -> Spec {
     let work = Transition::new("work", "open", "done").on_signal("GO").action_with(saved("work", "worked"));
     let output = json!({"$expr": "context.worked"});
     Spec::new("desk").step("open").end_with("done", output).signal("GO").transition(how(work))
 }
 
-/// Two branches: `left` does the action `work`, `right` waits for `NEXT`; both are joined before the end.
+/// Two branches: `left` runs the action `work`, `right` waits for `NEXT`; both are joined before the end.
 pub(crate) fn pair() -> Spec {
     Spec::new("pair")
         .fork("split", ["left", "right"])
@@ -61,12 +61,12 @@ pub(crate) fn pair() -> Spec {
         .auto("finish", "both", "done")
 }
 
-/// An action whose output goes into a field of the context.
-pub(crate) fn saved(name: &str, field: &str) -> Action {
-    Action { name: name.into(), input: Value::Null, save_as: Some(field.to_owned()), version: None }
+/// An action whose output is saved in a field of the context.
+pub(crate) fn saved(name: &str, field: &str) -> ActionSpec {
+    ActionSpec { name: name.into(), input: Value::Null, save_as: Some(field.to_owned()), version: None }
 }
 
-/// What an action saw when it was called.
+/// The context that an action saw in one call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Call {
     pub(crate) at: Timestamp,
@@ -77,7 +77,7 @@ pub(crate) struct Call {
     pub(crate) key: String,
 }
 
-/// An action that gives one answer after the other, the last one for ever, and keeps what it saw.
+/// An action that returns prepared answers in order, repeats the last one, and records its calls.
 #[derive(Clone)]
 pub(crate) struct Script {
     answers: Arc<Mutex<VecDeque<Given>>>,
@@ -89,18 +89,18 @@ impl Script {
         Script { answers: Arc::new(Mutex::new(answers.into_iter().collect())), calls: Arc::default() }
     }
 
-    /// One that always does its work.
+    /// A script that always succeeds.
     pub(crate) fn good() -> Self {
         Script::new([Ok(Value::Null)])
     }
 
-    /// One that fails so often, and then does its work.
+    /// A script that fails this many times and then succeeds.
     pub(crate) fn failing(times: usize) -> Self {
         let failed = (1..=times).map(|number| Err(ActionError::new("busy", format!("failure {number}"))));
         Script::new(failed.chain([Ok(json!("done"))]))
     }
 
-    /// One that never does its work.
+    /// A script that always fails.
     pub(crate) fn bad() -> Self {
         Script::new([Err(ActionError::new("busy", "the line is engaged"))])
     }
@@ -109,7 +109,7 @@ impl Script {
         self.calls.lock().unwrap().clone()
     }
 
-    /// How long after the first try each of the others began, in milliseconds.
+    /// The delays between consecutive attempts, in milliseconds.
     pub(crate) fn pauses(&self) -> Vec<u64> {
         let at: Vec<_> = self.calls().iter().map(|call| call.at).collect();
         at.windows(2).map(|pair| pair[1].ms_since(pair[0])).collect()
@@ -141,7 +141,7 @@ impl Script {
     }
 }
 
-/// A gate that actions wait at until the test opens it, and what happened there.
+/// A gate that actions wait at until the test opens it, with counters.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Gated>);
 
@@ -160,27 +160,27 @@ impl Gate {
         Gate(Arc::new(Gated { doors, began: zero(), inside: zero(), most: zero(), dropped: zero() }))
     }
 
-    /// Lets so many pass.
+    /// Lets `many` waiting actions pass.
     pub(crate) fn open(&self, many: usize) {
         self.0.doors.add_permits(many);
     }
 
-    /// How many have come to it.
+    /// The number of actions that have reached the gate.
     pub(crate) fn began(&self) -> usize {
         self.0.began.load(Ordering::SeqCst)
     }
 
-    /// How many wait at it.
+    /// The number of actions that wait at the gate.
     pub(crate) fn inside(&self) -> usize {
         self.0.inside.load(Ordering::SeqCst)
     }
 
-    /// How many waited at it at most at the same time.
+    /// The highest number of actions that waited at the same time.
     pub(crate) fn most(&self) -> usize {
         self.0.most.load(Ordering::SeqCst)
     }
 
-    /// How many were dropped while they waited at it.
+    /// The number of actions that were dropped while they waited.
     pub(crate) fn dropped(&self) -> usize {
         self.0.dropped.load(Ordering::SeqCst)
     }
@@ -195,12 +195,12 @@ impl Gate {
         waits.passed = true;
     }
 
-    /// An action that waits at the gate and does nothing else.
+    /// An action that only waits at the gate.
     pub(crate) fn action(&self) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + use<> {
         self.and(|_: &Cx| Ok(Value::Null))
     }
 
-    /// An action that waits at the gate and then does this.
+    /// An action that waits at the gate and then runs `then`.
     pub(crate) fn and<F>(&self, then: F) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + use<F>
     where
         F: Fn(&Cx) -> Given + Send + Sync + 'static,
@@ -230,7 +230,7 @@ impl Drop for AtGate {
     }
 }
 
-/// A process that can be frozen: none of its tasks does anything until it is thawed.
+/// A process that can be frozen: none of its tasks advances until it is thawed.
 #[derive(Clone, Default)]
 pub(crate) struct Ice(Arc<Frozen>);
 
@@ -288,19 +288,19 @@ pub(crate) async fn freezable(
     (TestEngine::start_on(store, clock.clone(), build).await.unwrap(), ice)
 }
 
-/// A run's row and all that is loaded with it.
+/// The row of a run and everything that is loaded with it.
 pub(crate) async fn row(engine: &Engine, run: RunId) -> Loaded {
     engine.store().load(engine.scope(), run).await.unwrap().unwrap()
 }
 
-/// A run's states, from version 0 on.
+/// The snapshots of a run, from version 0 on.
 pub(crate) async fn states(engine: &Engine, run: RunId) -> Vec<Snapshot> {
     let query = HistoryQuery { run, from: 0, with_state: true, limit: 1_000 };
     let page = engine.store().history(engine.scope(), query).await.unwrap();
     page.items.iter().map(|row| serde_json::from_slice(row.state.as_ref().unwrap()).unwrap()).collect()
 }
 
-/// The name of a cell of the key-value store.
+/// The key of a cell in the key-value store.
 pub(crate) fn cell_key(key: &str) -> CellKey {
     CellKey { space: Space::Kv, owner: "test".to_owned(), key: key.to_owned() }
 }
@@ -308,13 +308,13 @@ pub(crate) fn cell_key(key: &str) -> CellKey {
 /// Sets a cell of the key-value store.
 pub(crate) fn put(key: &str, value: Value) -> CellWrite {
     let op = CellOp::Set { value, value_type: ValueType::Json, ttl: Ttl::Forever };
-    CellWrite { key: cell_key(key), op, expect: Expect::Anything, initial: None, by: None }
+    CellWrite { key: cell_key(key), op, expect: Precondition::Anything, initial: None, by: None }
 }
 
 /// Adds 1 to a cell of the key-value store.
 pub(crate) fn increment(key: &str) -> CellWrite {
     let op = CellOp::Increment { by: 1.into() };
-    CellWrite { key: cell_key(key), op, expect: Expect::Anything, initial: None, by: None }
+    CellWrite { key: cell_key(key), op, expect: Precondition::Anything, initial: None, by: None }
 }
 
 /// The value of a cell of the key-value store.
@@ -322,7 +322,7 @@ pub(crate) async fn cell(engine: &Engine, key: &str) -> Option<Value> {
     let CellKey { space, owner, key } = cell_key(key);
     let filter = CellFilter::Key(key);
     let query =
-        CellQuery { space, owner, filter, now: engine.now(), with_dead: false, limit: 1, cursor: None };
+        CellQuery { space, owner, filter, now: engine.now(), include_deleted: false, limit: 1, cursor: None };
     let page = engine.store().cells(engine.scope(), query).await.unwrap();
     page.items.into_iter().next().and_then(|cell| cell.value)
 }

@@ -1,11 +1,11 @@
-//! Workflows that are written as documents, run by the engine.
+//! Workflows written as documents, run by the engine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepwell::core::{Definition, Document};
+use stepwell::core::{Definition, WorkflowSource};
 use stepwell::data::NewLink;
 use stepwell::host::BoxFuture;
 use stepwell::store::{DocumentQuery, Entity, HistoryQuery, Status, TenantScope};
@@ -14,16 +14,16 @@ use stepwell::{ActionError, Changes, Command, Cx, Operator, Secrets, Signal, Sta
 use tokio::sync::Notify;
 
 use crate::kit::{
-    self, LEASE_MS, Watched, context, error_code, ground, history, mortal, places, settle, status,
+    self, LEASE_MS, Watched, context, error_code, ground, history, places, settle, start_killable, status,
 };
 
-/// A document as a workflow of this name.
+/// Reads a document as a workflow of this name.
 fn written(name: &str, text: &str) -> Definition {
-    let document = Document::read(text, Some(name)).unwrap_or_else(|problems| panic!("{problems}"));
+    let document = WorkflowSource::read(text, Some(name)).unwrap_or_else(|problems| panic!("{problems}"));
     document.definition().clone()
 }
 
-/// As the task mirror's author spells it.
+/// Copies the changes of a task to its linked tasks. Names its actions with `config.actionId`.
 const MIRROR: &str = r#"
 trigger: { type: event, eventName: PROJECT_TASK_UPDATED }
 steps:
@@ -47,7 +47,7 @@ steps:
 "#;
 
 #[tokio::test]
-async fn the_task_mirror_runs_from_its_text() {
+async fn task_mirror_runs_from_its_document() {
     let tasks: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
     let seen = tasks.clone();
     let update = move |_: Cx, input: Value| {
@@ -74,7 +74,7 @@ async fn the_task_mirror_runs_from_its_text() {
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
     let seen = std::mem::take(&mut *tasks.lock().unwrap());
-    // What the event does not say is left out, not set to nothing.
+    // Fields missing in the event are left out, not set to null.
     let expected = |id: &str| json!({"task_id": id, "name": "Dig"});
     assert_eq!(seen, BTreeMap::from(["b-1", "b-2"].map(|id| (id.to_owned(), expected(id)))));
     let nobody =
@@ -103,10 +103,10 @@ fn items(count: usize, stop: Option<usize>) -> Value {
 }
 
 #[tokio::test]
-async fn a_loops_list_is_kept_once_and_its_items_count_once() {
+async fn loop_list_is_stored_once_and_each_item_runs_once() {
     let (store, clock) = ground().await;
     let (engine, tasks) =
-        mortal(store.clone(), &clock, |engine| engine.workflow(written("loop", LOOP))).await;
+        start_killable(store.clone(), &clock, |engine| engine.workflow(written("loop", LOOP))).await;
     let run = engine.start(Start::new("loop").input(&items(200, Some(100)))).await.unwrap();
     settle(&[&engine]).await;
     assert_eq!(places(&run).await, ["gate"]);
@@ -114,12 +114,12 @@ async fn a_loops_list_is_kept_once_and_its_items_count_once() {
         |at| DocumentQuery { run: run.id(), at, key: None, kind: None, tag: None, limit: 100, cursor: None };
     let kept = store.documents(engine.scope(), list(None)).await.unwrap().items;
     assert_eq!(kept.len(), 1, "the list is kept once");
-    // The process dies, and another one goes on from where it was.
+    // The process crashes, and another one continues from the last checkpoint.
     let id = run.id();
     tasks.kill().await;
     drop(engine);
     let (engine, _tasks) =
-        mortal(store.clone(), &clock, |engine| engine.workflow(written("loop", LOOP))).await;
+        start_killable(store.clone(), &clock, |engine| engine.workflow(written("loop", LOOP))).await;
     engine.advance(Duration::from_millis(2 * LEASE_MS)).await;
     engine.signal(id, Signal::new("GO")).await.unwrap();
     settle(&[&engine]).await;
@@ -130,7 +130,7 @@ async fn a_loops_list_is_kept_once_and_its_items_count_once() {
 }
 
 #[tokio::test]
-async fn a_run_that_branches_off_in_the_middle_of_a_loop_goes_through_the_rest_of_its_list() {
+async fn fork_inside_a_loop_continues_with_the_rest_of_its_list() {
     let engine = kit::start(|engine| engine.workflow(written("loop", LOOP))).await.unwrap();
     let run = engine.start(Start::new("loop").input(&items(120, Some(60)))).await.unwrap();
     engine.settle().await;
@@ -145,7 +145,7 @@ async fn a_run_that_branches_off_in_the_middle_of_a_loop_goes_through_the_rest_o
 }
 
 #[tokio::test]
-async fn items_at_once_have_their_results_in_order_also_those_that_only_the_commit_knows() {
+async fn parallel_items_keep_their_results_in_order() {
     let text = "
 steps:
   - id: each
@@ -174,7 +174,7 @@ steps:
 }
 
 #[tokio::test]
-async fn a_workflow_calls_starts_and_signals_others() {
+async fn workflow_calls_and_starts_other_workflows() {
     let child = "
 steps:
   - { id: fail, type: control.fail, condition: { $expr: payload.bad ?? false }, code: broken, message: no }
@@ -200,7 +200,7 @@ steps:
 }
 
 #[tokio::test]
-async fn a_loop_inside_another_gives_its_list() {
+async fn nested_loop_returns_its_list() {
     let text = "
 steps:
   - id: outer
@@ -230,10 +230,52 @@ steps:
     assert_eq!(run.result().await.unwrap(), json!({"outer": outer, "both": [fan, fan]}));
 }
 
-/// The accident: an action that was next in line for one of the store's connections was not polled while its run was read or
-/// committed, which waited for a connection too. Sixteen such runs stopped the whole process.
+/// Regression: the outer loop returned null for each round.
 #[tokio::test]
-async fn an_action_goes_on_while_its_run_waits_for_the_store() {
+async fn last_step_of_any_kind_returns_its_list_to_the_loop() {
+    let inner = "items: [a, b], itemVar: letter, saveAs: inner, body: [{ id: t, type: action.call, action: transform, input: { $expr: '$string(item) & letter' } }]";
+    let count = "body: [{ id: more, type: vars.set, values: { n: { $expr: 'vars.n + 1' } } }]";
+    let (first, second) = (json!(["1a", "1b"]), json!(["2a", "2b"]));
+    let both = json!([first, second]);
+    let cases = [
+        (
+            format!("{{ id: inner, type: control.while, condition: 'vars.n < item * 2', saveAs: inner, {count} }}"),
+            json!([[1, 2], [3, 4]]),
+        ),
+        (format!("{{ id: inner, type: control.forEach, parallel: 2, {inner} }}"), both.clone()),
+        (
+            "{ id: inner, type: control.forEach, items: [], saveAs: inner, body: [{ id: t, type: action.call, action: transform, input: 1 }] }".to_owned(),
+            json!([[], []]),
+        ),
+        (
+            format!("{{ id: pick, type: control.if, condition: 'item = 1', then: [{{ id: inner, type: control.forEach, {inner} }}], else: [{{ id: other, type: control.forEach, {} }}] }}", inner.replace("id: t,", "id: u,")),
+            both.clone(),
+        ),
+        (
+            format!("{{ id: careful, type: control.try, body: [{{ id: inner, type: control.forEach, {inner} }}], catch: [] }}"),
+            both,
+        ),
+    ];
+    for (number, (last, expected)) in cases.into_iter().enumerate() {
+        let text = format!(
+            "steps:
+  - {{ id: zero, type: vars.set, values: {{ n: 0 }} }}
+  - {{ id: outer, type: control.forEach, items: [1, 2], saveAs: outer, body: [{last}] }}
+  - {{ id: done, type: control.return, value: {{ $expr: vars.outer }} }}
+"
+        );
+        let name = format!("nested{number}");
+        let engine = kit::start(|engine| engine.workflow(written(&name, &text))).await.unwrap();
+        let run = engine.start(Start::new(name.as_str())).await.unwrap();
+        engine.settle().await;
+        assert_eq!(run.result().await.unwrap(), expected, "{last}");
+    }
+}
+
+/// Regression: an action next in line for a store connection was not polled while its run was read or committed, which
+/// also waited for a connection. Sixteen such runs stopped the whole process.
+#[tokio::test]
+async fn action_continues_while_its_run_waits_for_the_store() {
     let text = "
 steps:
   - id: fan
@@ -273,15 +315,15 @@ steps:
         passed.notified().await;
     });
     first.notify_one();
-    let result = tokio::time::timeout(Duration::from_secs(30), run.result()).await;
+    let result = tokio::time::timeout(Duration::from_secs(60), run.result()).await;
     assert!(
         matches!(result, Ok(Ok(_))),
-        "the second action stood still while the first one's result was written"
+        "the second action was blocked while the result of the first was written"
     );
 }
 
 #[tokio::test]
-async fn a_large_value_is_copied_passed_on_and_returned() {
+async fn large_value_is_copied_passed_on_and_returned() {
     let text = "
 steps:
   - { id: keep, type: vars.set, values: { copy: { $expr: payload.big } } }
@@ -299,7 +341,7 @@ steps:
 }
 
 #[tokio::test]
-async fn null_is_an_input_and_nothing_is_an_empty_object() {
+async fn null_input_differs_from_missing_input() {
     let back = "steps: [{ id: done, type: control.return, value: { given: { $expr: payload } } }]";
     let parent = "
 steps:
@@ -323,7 +365,7 @@ steps:
     }
 }
 
-/// Secrets of a test.
+/// Secrets of these tests.
 struct Known;
 
 impl Secrets for Known {
@@ -334,7 +376,7 @@ impl Secrets for Known {
 }
 
 #[tokio::test]
-async fn a_secret_reaches_its_action_and_nothing_that_is_kept() {
+async fn secret_reaches_its_action_and_is_never_stored() {
     let text = "
 steps:
   - { id: call, type: action.call, action: outside, input: { key: { $secret: KEY }, say: { $expr: payload.say } } }
@@ -350,7 +392,7 @@ steps:
         async move { Ok::<_, ActionError>(input) }
     };
     let angry = |_: Cx, input: Value| async move {
-        Err::<Value, _>(ActionError::new("angry", format!("no such key: {}", input["key"])).finally())
+        Err::<Value, _>(ActionError::new("angry", format!("no such key: {}", input["key"])).non_retryable())
     };
     let clumsy = |_: Cx, input: Value| async move {
         if input["key"].is_string() {
@@ -407,7 +449,7 @@ steps:
 }
 
 #[tokio::test]
-async fn what_a_run_is_started_with_has_to_fit() {
+async fn start_input_must_match_the_schema() {
     let text = "
 input: { type: object, required: [n], properties: { n: { type: integer } } }
 steps: [{ id: done, type: control.return, value: { $expr: payload.n } }]
@@ -421,7 +463,7 @@ steps: [{ id: done, type: control.return, value: { $expr: payload.n } }]
 }
 
 #[tokio::test]
-async fn an_error_of_an_expression_stops_the_run_and_names_its_step() {
+async fn expression_error_stops_the_run_and_names_its_step() {
     let text = "steps: [{ id: sum, type: vars.set, values: { x: { $expr: 1 + payload.text } } }]";
     let engine = kit::start(|engine| engine.workflow(written("broken", text))).await.unwrap();
     let run = engine.start(Start::new("broken").input(&json!({"text": "no"}))).await.unwrap();
@@ -432,9 +474,9 @@ async fn an_error_of_an_expression_stops_the_run_and_names_its_step() {
     assert!(error.contains("`sum`") && error.contains("payload.text"), "{error}");
 }
 
-/// A result that has been paid for is not paid for again because the step after it cannot be begun.
+/// A completed step keeps its result when the next step cannot start, so that it does not run again.
 #[tokio::test]
-async fn a_step_that_cannot_be_begun_keeps_what_the_one_before_it_has_done() {
+async fn step_that_cannot_start_keeps_the_previous_result() {
     let text = "
 steps:
   - { id: pay, type: action.call, action: pay, onError: continue }
@@ -458,7 +500,7 @@ steps:
     assert_eq!(context(&run).await["vars"]["pay"], json!("paid"));
     engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
     engine.settle().await;
-    assert_eq!(status(&run).await, Status::Failed, "it cannot be begun yet");
+    assert_eq!(status(&run).await, Status::Failed, "the step cannot start yet");
     let fields = json!({"payload": {"pause": 1}});
     engine.operate(run.id(), Command::Patch { fields }, &Operator::default()).await.unwrap();
     engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
@@ -468,7 +510,7 @@ steps:
 }
 
 #[tokio::test]
-async fn a_workflow_is_served_by_the_edition_of_an_action_that_it_asks_for() {
+async fn requested_action_version_must_be_registered() {
     let text = |version: u32| {
         format!("steps: [{{ id: a, type: action.call, config: {{ actionId: greet, version: {version} }} }}]")
     };
@@ -485,13 +527,13 @@ async fn a_workflow_is_served_by_the_edition_of_an_action_that_it_asks_for() {
     let run = engine.start(Start::new("greeting")).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
-    let refused = start(3).await.err().expect("nobody has it").to_string();
-    assert!(refused.contains("version 3 is asked for, and there is version 2"), "{refused}");
+    let refused = start(3).await.err().expect("version 3 is not registered").to_string();
+    assert!(refused.contains("version 3 is requested, but version 2 is registered"), "{refused}");
 }
 
-/// What an operation gives is known at its commit. A place that is entered by that commit reads it all the same.
+/// The result of an operation is known at its commit. A place entered by that commit still reads it.
 #[tokio::test]
-async fn the_step_after_an_operation_sees_what_it_gave() {
+async fn next_step_sees_the_result_of_an_operation() {
     let text = "
 steps:
   - { id: count, type: action.call, action: store.increment, input: { namespace: n, key: k } }

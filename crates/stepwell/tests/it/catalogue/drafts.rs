@@ -1,14 +1,14 @@
-//! Drafts: any text, and nobody overwrites what they have not seen.
+//! Drafts: any text is accepted, and a save needs the current revision.
 
 use stepwell::catalogue::Publish;
-use stepwell::data::List;
+use stepwell::data::KeyList;
 use stepwell::{CatalogueError, EngineError, Permission};
 
 use super::{answer, audited, engine, publish, somebody, wrong};
 use crate::kit::other_tenant;
 
 #[tokio::test]
-async fn a_draft_is_changed_only_by_whoever_has_read_it() {
+async fn saving_a_draft_needs_its_current_revision() {
     let engine = engine().await;
     let catalogue = engine.catalogue();
     let first = catalogue.put_draft("greet", "one", 0).await.unwrap();
@@ -19,7 +19,10 @@ async fn a_draft_is_changed_only_by_whoever_has_read_it() {
     );
     let second = catalogue.put_draft("greet", "two", first.revision).await.unwrap();
     let late = catalogue.put_draft("greet", "three", first.revision).await.unwrap_err();
-    assert_eq!(late.to_string(), "the draft of `greet` is at revision 2: read it again");
+    assert_eq!(
+        late.to_string(),
+        "the draft of `greet` changed: it is at revision 2. Read it again and retry"
+    );
     assert_eq!(catalogue.draft("greet").await.unwrap(), second);
     let late = catalogue.delete_draft("greet", first.revision).await;
     assert!(matches!(late, Err(CatalogueError::Conflict { revision: 2, .. })), "{late:?}");
@@ -27,11 +30,11 @@ async fn a_draft_is_changed_only_by_whoever_has_read_it() {
     let gone = catalogue.put_draft("greet", "three", second.revision).await;
     assert!(matches!(gone, Err(CatalogueError::Conflict { exists: false, .. })), "{gone:?}");
     let again = catalogue.put_draft("greet", "three", 0).await.unwrap();
-    assert!(again.revision > second.revision, "revisions never begin anew");
+    assert!(again.revision > second.revision, "revisions are never reused");
 }
 
 #[tokio::test]
-async fn a_draft_may_be_wrong_and_everything_that_is_wrong_is_told() {
+async fn an_invalid_draft_is_saved_and_all_problems_are_reported() {
     let engine = engine().await;
     let catalogue = engine.catalogue();
     let text =
@@ -47,18 +50,18 @@ async fn a_draft_may_be_wrong_and_everything_that_is_wrong_is_told() {
         told.iter().any(|(line, why)| *line == 2 && why.contains("did you mean `control.return`?")),
         "{told:?}"
     );
-    assert_eq!(catalogue.draft("broken").await.unwrap(), draft, "what was refused has changed nothing");
+    assert_eq!(catalogue.draft("broken").await.unwrap(), draft, "a refused publish changes nothing");
 }
 
 #[tokio::test]
-async fn calls_that_do_not_fit_are_problems_and_actions_that_are_not_here_are_warnings() {
+async fn bad_calls_are_problems_and_unknown_actions_are_warnings() {
     let engine = engine().await;
     let text = "steps:\n  - { id: a, type: action.call, action: store.incremnt, input: {} }\n";
     let checked = engine.catalogue().check(Some("count"), text).unwrap();
     assert!(checked.is_sound() && checked.warnings[0].at.line == 2, "{checked:?}");
     assert!(checked.warnings[0].message.contains("did you mean `store.increment`?"), "{checked:?}");
     let published = engine.catalogue().publish("count", Publish::text(text)).await.unwrap();
-    assert_eq!(published.warnings, checked.warnings, "another process may have it");
+    assert_eq!(published.warnings, checked.warnings, "another process may have the action");
     let text = text.replace("incremnt", "increment");
     let checked = engine.catalogue().check(Some("count"), &text).unwrap();
     assert!(
@@ -69,19 +72,22 @@ async fn calls_that_do_not_fit_are_problems_and_actions_that_are_not_here_are_wa
 }
 
 #[tokio::test]
-async fn a_draft_that_is_too_large_is_refused_and_says_so() {
+async fn a_draft_that_is_too_large_is_refused() {
     let engine = engine().await;
     let long = "x".repeat(256 * 1024);
     let refused = engine.catalogue().put_draft("long", long, 0).await.unwrap_err();
     assert!(
         matches!(&refused, CatalogueError::Engine(EngineError::Limit(limit)) if limit.limit == "cell_bytes")
     );
-    assert!(refused.to_string().starts_with("the draft of `long` has 262"), "{refused}");
+    assert!(
+        refused.to_string().starts_with("the draft of `long` exceeds the limit `cell_bytes`: 262"),
+        "{refused}"
+    );
     assert!(engine.catalogue().draft("long").await.is_err());
 }
 
 #[tokio::test]
-async fn who_asks_for_a_name_that_is_not_there_is_told_the_near_one() {
+async fn an_unknown_name_is_reported_with_a_suggestion() {
     let engine = engine().await;
     let catalogue = engine.catalogue();
     catalogue.put_draft("invoice", "text", 0).await.unwrap();
@@ -91,7 +97,7 @@ async fn who_asks_for_a_name_that_is_not_there_is_told_the_near_one() {
     let told = catalogue.archive("refnud").await.unwrap_err().to_string();
     assert_eq!(told, "there is no published workflow `refnud` (did you mean `refund`?)");
     let told = catalogue.activate("refund", 3).await.unwrap_err().to_string();
-    assert_eq!(told, "there is no version 3 of workflow `refund`; there are 1");
+    assert_eq!(told, "there is no version 3 of workflow `refund`; existing versions: 1");
     let told = engine.start(stepwell::Start::new("refnud")).await.unwrap_err().to_string();
     assert!(told.contains("did you mean `refund`?"), "{told}");
 }
@@ -105,21 +111,21 @@ async fn drafts_and_workflows_are_listed_page_by_page() {
     }
     publish(&engine, "b", &answer("2")).await;
     publish(&engine, "d", &answer("2")).await;
-    let part = List { limit: Some(2), ..List::default() };
+    let part = KeyList { limit: Some(2), ..KeyList::default() };
     let first = catalogue.drafts(part.clone()).await.unwrap();
     let names: Vec<_> = first.items.iter().map(|draft| draft.name.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
-    let rest = catalogue.drafts(List { cursor: first.next, ..part }).await.unwrap();
+    let rest = catalogue.drafts(KeyList { cursor: first.next, ..part }).await.unwrap();
     assert_eq!((rest.items[0].name.as_str(), rest.items.len(), rest.next), ("c", 1, None));
-    let all = catalogue.workflows(List::default()).await.unwrap().items;
+    let all = catalogue.workflows(KeyList::default()).await.unwrap().items;
     let told: Vec<_> = all.iter().map(|one| (one.name.as_str(), one.versions, one.has_draft)).collect();
     assert_eq!(told, [("a", 0, true), ("b", 1, true), ("c", 0, true), ("d", 1, false)]);
     catalogue.delete_draft("a", 1).await.unwrap();
-    assert_eq!(catalogue.workflows(List::default()).await.unwrap().items.len(), 3);
+    assert_eq!(catalogue.workflows(KeyList::default()).await.unwrap().items.len(), 3);
 }
 
 #[tokio::test]
-async fn only_whoever_may_publish_changes_the_catalogue() {
+async fn changing_the_catalogue_needs_the_publish_permission() {
     let engine = engine().await;
     publish(&engine, "greet", &answer("1")).await;
     let viewer = engine.acting(somebody([Permission::View, Permission::Read, Permission::Manage]));
@@ -132,14 +138,14 @@ async fn only_whoever_may_publish_changes_the_catalogue() {
     assert!(catalogue.version("greet", 1).await.is_ok());
     let publisher = engine.acting(somebody([Permission::Publish]));
     assert!(denied(publisher.catalogue().version("greet", 1).await.unwrap_err()));
-    // Not by way of the data either.
+    // The data API does not give access either.
     let slot = viewer.state().workflow::<serde_json::Value>("stepwell.catalogue", "workflow/greet");
     assert!(slot.set(&serde_json::json!({})).await.is_err() && slot.get().await.is_err());
     assert!(slot.update(|_| serde_json::json!({})).await.is_err());
 }
 
 #[tokio::test]
-async fn every_change_is_on_record_with_who_made_it() {
+async fn every_catalogue_change_is_audited_with_its_actor() {
     let engine = engine().await;
     let ann = engine.acting(somebody([Permission::Publish, Permission::View]));
     let catalogue = ann.catalogue();
@@ -154,24 +160,24 @@ async fn every_change_is_on_record_with_who_made_it() {
     let by = Some("ann@example.com".to_owned());
     let mut expected: Vec<_> = words.iter().map(|word| (format!("workflow.{word}"), by.clone())).collect();
     let mut rows = audited(&engine, "greet").await;
-    // All of it happened at one time.
+    // All rows have the same timestamp, so their order is undefined.
     rows.sort();
     expected.sort();
     assert_eq!(rows, expected);
     let version = catalogue.version("greet", 1).await.unwrap().about;
     assert_eq!((version.by, version.note.as_deref()), (by, Some("the first")));
-    assert!(catalogue.draft("greet").await.is_err(), "what was published is no draft any more");
+    assert!(catalogue.draft("greet").await.is_err(), "publishing removes the draft");
 }
 
 #[tokio::test]
-async fn another_tenant_sees_nothing_of_it() {
+async fn drafts_and_workflows_are_hidden_from_other_tenants() {
     let engine = engine().await;
     engine.catalogue().put_draft("secret", "text", 0).await.unwrap();
     publish(&engine, "greet", &answer("1")).await;
     let other = engine.for_tenant(other_tenant());
     let catalogue = other.catalogue();
     assert!(catalogue.draft("secret").await.is_err() && catalogue.version("greet", 1).await.is_err());
-    assert!(catalogue.workflows(List::default()).await.unwrap().items.is_empty());
+    assert!(catalogue.workflows(KeyList::default()).await.unwrap().items.is_empty());
     let told = other.start(stepwell::Start::new("greet")).await.unwrap_err();
     assert!(matches!(&told, EngineError::UnknownWorkflow { hint, .. } if !hint.contains("greet")), "{told}");
     assert!(catalogue.archive("greet").await.is_err());

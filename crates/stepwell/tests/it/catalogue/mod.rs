@@ -1,6 +1,7 @@
-//! The catalogue: drafts, published versions, what is started, and bundles.
+//! The catalogue: drafts, published versions, the version that a start uses, and bundles.
 
 mod bundles;
+mod columns;
 mod drafts;
 mod starting;
 mod versions;
@@ -12,17 +13,17 @@ use stepwell::{Actor, CatalogueError, Engine, Permission, Start};
 
 use crate::kit;
 
-/// A workflow that gives this answer at once.
+/// A workflow that returns this answer at once.
 fn answer(what: &str) -> String {
     format!("steps: [{{ id: say, type: control.return, value: {what} }}]")
 }
 
-/// An engine that brings no workflow along.
+/// An engine without built-in workflows.
 async fn engine() -> TestEngine {
     kit::start(|engine| engine).await.unwrap()
 }
 
-/// Somebody who may do this much and no more.
+/// An actor with exactly these permissions.
 fn somebody(permissions: impl IntoIterator<Item = Permission>) -> Actor {
     Actor::new("ann@example.com", permissions)
 }
@@ -31,18 +32,18 @@ async fn publish(engine: &Engine, name: &str, text: &str) -> Published {
     engine.catalogue().publish(name, Publish::text(text).activate()).await.unwrap()
 }
 
-/// Starts a workflow and gives its result.
+/// Starts a workflow and returns its result.
 async fn result(engine: &Engine, name: &str) -> Value {
     kit::soon(engine.start(Start::new(name)).await.unwrap().result()).await.unwrap()
 }
 
-/// The words of the audit trail for a subject.
+/// Returns the operation and the actor of each audit row of a subject.
 async fn audited(engine: &Engine, subject: &str) -> Vec<(String, Option<String>)> {
     let rows = kit::audit(engine).await.into_iter().map(|(_, row)| row);
     rows.filter(|row| row.subject == subject).map(|row| (row.operation, row.actor)).collect()
 }
 
-/// What is wrong with a document that was refused.
+/// Returns the line and the message of each problem for which a document was refused.
 fn wrong(refused: CatalogueError) -> Vec<(usize, String)> {
     match refused {
         CatalogueError::Wrong { problems } => {

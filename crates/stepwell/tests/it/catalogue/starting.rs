@@ -1,10 +1,10 @@
-//! What a start by name gets: the active version of the tenant's catalogue, or what the program has brought along.
+//! Starts by name: they use the active version of the tenant's catalogue, or else the program's built-in workflow.
 
 use std::time::Duration;
 
 use serde_json::json;
 use stepwell::catalogue::Publish;
-use stepwell::core::Document;
+use stepwell::core::WorkflowSource;
 use stepwell::core::migrate::Mapping;
 use stepwell::store::{RunQuery, Status};
 use stepwell::testing::TestEngine;
@@ -13,7 +13,7 @@ use stepwell::{CatalogueError, EngineError, Event, Operator, Schedule, Signal, S
 use super::{answer, engine, publish, result};
 use crate::kit::{self, Watched, ground, settle, soon, status};
 
-/// Waits, and then gives this answer.
+/// A workflow that waits and then returns this answer.
 fn patient(what: &str) -> String {
     format!(
         "steps:\n  - {{ id: wait, type: wait.signal, signal: GO }}\n  - {{ id: say, type: control.return, value: {what} }}\n"
@@ -26,10 +26,7 @@ async fn the_active_version_is_started() {
     let catalogue = engine.catalogue();
     catalogue.publish("greet", Publish::text(answer("1"))).await.unwrap();
     let told = engine.start(Start::new("greet")).await.unwrap_err();
-    assert_eq!(
-        told.to_string(),
-        "workflow `greet` cannot be started: no version of it is active; activate one"
-    );
+    assert_eq!(told.to_string(), "workflow `greet` cannot be started: no version is active; activate one");
     catalogue.activate("greet", 1).await.unwrap();
     catalogue.publish("greet", Publish::text(answer("2"))).await.unwrap();
     assert_eq!(result(&engine, "greet").await, 1, "publishing alone changes nothing for starts");
@@ -43,14 +40,14 @@ async fn the_active_version_is_started() {
 }
 
 #[tokio::test]
-async fn another_process_follows_within_a_second() {
+async fn other_processes_use_a_new_version_within_a_second() {
     let (store, clock) = ground().await;
     let one = TestEngine::start_on(store.clone(), clock.clone(), |engine| engine).await.unwrap();
     let two = TestEngine::start_on(store, clock, |engine| engine).await.unwrap();
     publish(&one, "greet", &answer("1")).await;
     assert_eq!(result(&two, "greet").await, 1);
     publish(&one, "greet", &answer("2")).await;
-    assert_eq!(result(&one, "greet").await, 2, "who has made the change sees it at once");
+    assert_eq!(result(&one, "greet").await, 2, "the process that published uses it at once");
     two.advance(Duration::from_secs(1)).await;
     assert_eq!(result(&two, "greet").await, 2);
     one.catalogue().archive("greet").await.unwrap();
@@ -58,9 +55,9 @@ async fn another_process_follows_within_a_second() {
     assert!(matches!(two.start(Start::new("greet")).await, Err(EngineError::Inactive { .. })));
 }
 
-/// The accident: what had been published at one server was unknown at another for a second, to starts and to events.
+/// Regression: for a second, starts and events in one process did not know a version published in another.
 #[tokio::test]
-async fn nothing_is_refused_or_passed_over_that_was_published_elsewhere_before() {
+async fn workflows_published_by_another_process_are_found_at_once() {
     let (store, clock) = ground().await;
     let one = TestEngine::start_on(store.clone(), clock.clone(), |engine| engine).await.unwrap();
     let two = TestEngine::start_on(store, clock, |engine| engine).await.unwrap();
@@ -100,11 +97,11 @@ async fn a_start_does_not_read_the_catalogue_each_time() {
     for _ in 0..20 {
         result(&engine, "greet").await;
     }
-    assert_eq!(watched.reads(), 1, "one cell says that nothing has changed");
+    assert_eq!(watched.reads(), 1, "one cell shows that nothing has changed");
 }
 
 #[tokio::test]
-async fn an_archived_workflow_is_not_started_and_its_runs_go_on() {
+async fn an_archived_workflow_cannot_start_but_its_runs_continue() {
     let engine = engine().await;
     publish(&engine, "wait", &patient("1")).await;
     let run = engine.start_once(Start::new("wait").key("k")).await.unwrap().run;
@@ -126,13 +123,13 @@ async fn an_archived_workflow_is_not_started_and_its_runs_go_on() {
 }
 
 #[tokio::test]
-async fn a_run_stays_with_the_version_it_began_with() {
+async fn a_run_keeps_the_version_it_started_with() {
     let (store, clock) = ground().await;
     let engine = TestEngine::start_on(store.clone(), clock.clone(), |engine| engine).await.unwrap();
     publish(&engine, "wait", &patient("1")).await;
     let run = engine.start(Start::new("wait")).await.unwrap().id();
     publish(&engine, "wait", &patient("2")).await;
-    // Another process knows both only from the store.
+    // The other process knows both versions only from the store.
     let other = TestEngine::start_on(store, clock, |engine| engine).await.unwrap();
     let later = other.start(Start::new("wait")).await.unwrap().id();
     for (run, expected) in [(run, 1), (later, 2)] {
@@ -163,19 +160,19 @@ async fn a_run_is_migrated_to_a_published_version_of_its_own_tenant() {
 }
 
 #[tokio::test]
-async fn what_the_program_brings_along_is_started_unless_the_catalogue_says_something() {
-    let brought = Document::read(&answer("0"), Some("greet")).unwrap().definition().clone();
+async fn a_built_in_workflow_is_used_until_one_is_published() {
+    let brought = WorkflowSource::read(&answer("0"), Some("greet")).unwrap().definition().clone();
     let engine = kit::start(|engine| engine.workflow(brought)).await.unwrap();
     assert_eq!(result(&engine, "greet").await, 0);
     let catalogue = engine.catalogue();
     let draft = catalogue.put_draft("greet", answer("1"), 0).await.unwrap();
-    assert_eq!(result(&engine, "greet").await, 0, "a draft says nothing");
+    assert_eq!(result(&engine, "greet").await, 0, "a draft is not started");
     catalogue.publish("greet", Publish::draft(draft.revision).activate()).await.unwrap();
     assert_eq!(result(&engine, "greet").await, 1);
     catalogue.deactivate("greet").await.unwrap();
     assert!(matches!(engine.start(Start::new("greet")).await, Err(EngineError::Inactive { .. })));
     let other = engine.for_tenant(kit::other_tenant());
-    assert_eq!(result(&other, "greet").await, 0, "another tenant has said nothing");
+    assert_eq!(result(&other, "greet").await, 0, "another tenant has published nothing");
 }
 
 #[tokio::test]
@@ -194,7 +191,7 @@ async fn a_workflow_calls_the_active_version_of_another() {
 }
 
 #[tokio::test]
-async fn a_catalogue_that_cannot_be_read_for_a_while_fails_no_run() {
+async fn an_unreadable_catalogue_delays_runs_but_fails_none() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, |engine| engine).await.unwrap();
@@ -204,12 +201,12 @@ async fn a_catalogue_that_cannot_be_read_for_a_while_fails_no_run() {
     let run = engine.start(Start::new("outer")).await.unwrap();
     watched.fail_reads(2);
     engine.advance(Duration::from_secs(60)).await;
-    assert_eq!(watched.unread(), 0, "it was asked for when the inner one was to begin");
+    assert_eq!(watched.unread(), 0, "the reads failed when the inner run was started");
     assert_eq!(soon(run.result()).await.unwrap(), 1);
 }
 
 #[tokio::test]
-async fn a_schedule_starts_the_active_version_and_passes_over_what_cannot_be_started() {
+async fn a_schedule_starts_the_active_version_or_skips() {
     let engine = engine().await;
     publish(&engine, "greet", &answer("1")).await;
     engine.put_schedule(Schedule::new("hourly", "0 * * * *", "greet")).await.unwrap();
@@ -231,14 +228,14 @@ async fn a_schedule_starts_the_active_version_and_passes_over_what_cannot_be_sta
 }
 
 #[tokio::test]
-async fn everything_that_can_be_started_is_told() {
+async fn all_startable_workflows_are_listed() {
     let engine = engine().await;
     for name in ["a", "b", "c"] {
         publish(&engine, name, &answer("1")).await;
     }
     engine.catalogue().archive("a").await.unwrap();
     engine.catalogue().publish("b", Publish::text(answer("2"))).await.unwrap();
-    let active = engine.catalogue().active().await.unwrap();
+    let active = engine.catalogue().active().await.unwrap().items;
     let told: Vec<_> = active.iter().map(|one| (one.name().as_str(), one.version())).collect();
     assert_eq!(told, [("b", 1), ("c", 1)]);
 }

@@ -1,4 +1,4 @@
-//! Published versions: they never change, and no number is lost or given twice.
+//! Published versions: they never change, and numbers are consecutive and unique.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -10,7 +10,7 @@ use super::{answer, audited, engine, publish, result, wrong};
 use crate::kit::{self, Fate, Watched, ground};
 
 #[tokio::test]
-async fn publishing_the_same_again_gives_the_same_version() {
+async fn republishing_the_same_source_returns_the_same_version() {
     let engine = engine().await;
     let first = publish(&engine, "greet", &answer("1")).await;
     assert_eq!((first.version, first.is_new, first.is_active), (1, true, true));
@@ -20,7 +20,7 @@ async fn publishing_the_same_again_gives_the_same_version() {
     assert_eq!(audited(&engine, "greet").await.len(), rows, "nothing was changed");
     let second = publish(&engine, "greet", &answer("2")).await;
     assert_eq!((second.version, second.is_new), (2, true));
-    // An old text is a new version: what was between is not forgotten.
+    // Publishing an old text again creates a new version; the versions between stay.
     let third = publish(&engine, "greet", &answer("1")).await;
     assert_eq!((third.version, third.is_new), (3, true));
     assert_ne!(third.hash, first.hash);
@@ -46,7 +46,7 @@ async fn a_version_never_changes() {
 }
 
 #[tokio::test]
-async fn a_number_of_the_authors_own_is_taken_if_it_is_higher() {
+async fn an_authors_version_number_is_used_if_it_is_higher() {
     let engine = engine().await;
     let numbered = |number: u32, what: &str| format!("version: {number}\n{}", answer(what));
     assert_eq!(publish(&engine, "greet", &numbered(7, "1")).await.version, 7);
@@ -60,7 +60,7 @@ async fn a_number_of_the_authors_own_is_taken_if_it_is_higher() {
 }
 
 #[tokio::test]
-async fn a_document_is_published_under_its_own_name_and_no_other() {
+async fn publishing_under_another_name_is_refused() {
     let engine = engine().await;
     let text = format!("name: greet\n{}", answer("1"));
     let told = wrong(engine.catalogue().publish("hello", Publish::text(&text)).await.unwrap_err());
@@ -70,13 +70,13 @@ async fn a_document_is_published_under_its_own_name_and_no_other() {
         let refused = engine.catalogue().publish(name, Publish::text(answer("1"))).await;
         assert!(matches!(refused, Err(CatalogueError::Invalid(_))), "{name}: {refused:?}");
     }
-    // One that says no name gets it.
+    // A document without a name gets the name it is published under.
     publish(&engine, "hello", &answer("1")).await;
     assert_eq!(engine.catalogue().version("hello", 1).await.unwrap().document()["name"], "hello");
 }
 
 #[tokio::test]
-async fn of_workflows_whose_names_begin_alike_each_has_its_own_versions() {
+async fn workflows_with_a_common_prefix_have_their_own_versions() {
     let engine = engine().await;
     for name in ["a", "a/b", "a/0000000001"] {
         publish(&engine, name, &answer("1")).await;
@@ -89,7 +89,7 @@ async fn of_workflows_whose_names_begin_alike_each_has_its_own_versions() {
 }
 
 #[tokio::test]
-async fn publishing_at_once_gives_each_a_number_of_its_own_without_a_gap() {
+async fn concurrent_publishes_get_consecutive_versions() {
     let engine = engine().await;
     let each = (0..12).map(|number| {
         let engine = engine.engine().clone();
@@ -107,7 +107,7 @@ async fn publishing_at_once_gives_each_a_number_of_its_own_without_a_gap() {
 }
 
 #[tokio::test]
-async fn two_who_publish_one_draft_get_one_version() {
+async fn publishing_one_draft_twice_at_once_gives_one_version() {
     let engine = engine().await;
     let draft = engine.catalogue().put_draft("greet", answer("1"), 0).await.unwrap();
     let each = (0..2).map(|_| {
@@ -120,7 +120,7 @@ async fn two_who_publish_one_draft_get_one_version() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_looked_up_and_nothing_is_published_twice() {
+async fn a_lost_publish_answer_does_not_publish_twice() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, |engine| engine).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_lost_answer_is_looked_up_and_nothing_is_published_twice() {
 }
 
 #[tokio::test]
-async fn what_is_published_is_one_commit() {
+async fn publishing_is_one_commit() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, |engine| engine).await.unwrap();
@@ -145,7 +145,7 @@ async fn what_is_published_is_one_commit() {
     let commits = watched.commits();
     assert_eq!(commits.len(), 1);
     assert_eq!((commits[0].definitions.len(), commits[0].audit.len()), (1, 1));
-    // If that commit never arrives there is nothing of it.
+    // If the commit never arrives, nothing of the version exists.
     let draft = engine.catalogue().put_draft("other", answer("1"), 0).await.unwrap();
     watched.rule(|_| Fate::Fails);
     assert!(engine.catalogue().publish("other", Publish::draft(draft.revision)).await.is_err());
@@ -170,10 +170,10 @@ async fn two_versions_are_compared() {
 }
 
 #[tokio::test]
-async fn a_run_does_what_whoever_has_published_it_may_in_that_tenant() {
+async fn a_run_has_the_permissions_of_its_publisher() {
     let engine = engine().await;
     let text = "steps:\n  - { id: n, type: action.call, action: store.increment, input: { namespace: n, key: n } }\n  - { type: control.return, value: { $expr: vars.n.value } }\n";
-    // The same document, published by somebody who may not write, and in another tenant by somebody who may.
+    // The same document, published by an actor without write permission, and in another tenant by an actor who has it.
     let limited = engine.acting(super::somebody([stepwell::Permission::Publish]));
     publish(&limited, "count", text).await;
     let other = engine.for_tenant(kit::other_tenant());

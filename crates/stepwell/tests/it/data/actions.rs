@@ -1,21 +1,21 @@
-//! The data store as actions of a workflow: their shapes, and results that are in the context after a commit.
+//! The data store as workflow actions: their schemas, and their results in the context after a commit.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepwell::core::schema::Schema;
-use stepwell::core::spec::{Action, Transition};
+use stepwell::core::spec::{ActionSpec, Transition};
 use stepwell::core::{Definition, Spec};
 use stepwell::data::{Changes, Increment, NewLink, Set};
 use stepwell::engine::Builder;
-use stepwell::store::{Entity, FillPart, Status};
+use stepwell::store::{Entity, ResultPart, Status};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Cx, Engine, Run, Start};
 
 use super::{call, chain, run_of};
 use crate::kit::{
-    self, Fate, LEASE_MS, Watched, context, error_code, ground, mortal, places, settle, soon, status,
+    self, Fate, LEASE_MS, Watched, context, error_code, ground, places, settle, soon, start_killable, status,
 };
 use crate::world::job_spec;
 
@@ -36,11 +36,19 @@ const NAMES: [&str; 13] = [
 ];
 
 #[tokio::test]
-async fn an_engine_lists_its_actions_with_what_they_do() {
+async fn actions_are_listed_with_descriptions_and_schemas() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let mut actions = engine.actions();
-    let others =
-        ["event.emit", "flow.rest", "log", "transform", "workflow.call", "workflow.signal", "workflow.start"];
+    let others = [
+        "event.emit",
+        "flow.sendOut",
+        "flow.useStrategy",
+        "log",
+        "transform",
+        "workflow.call",
+        "workflow.signal",
+        "workflow.start",
+    ];
     let all: Vec<_> = actions.iter().map(|action| action.name.to_string()).collect();
     assert!(others.iter().all(|name| all.contains(&(*name).to_owned())));
     actions.retain(|action| !others.contains(&action.name.as_str()));
@@ -51,7 +59,7 @@ async fn an_engine_lists_its_actions_with_what_they_do() {
             assert_eq!(schema["type"], "object", "{}", action.name);
             for (name, field) in schema["properties"].as_object().unwrap() {
                 let says = field.get("description").is_some();
-                assert!(says, "{}: `{name}` says nothing of itself", action.name);
+                assert!(says, "{}: `{name}` has no description", action.name);
                 let is_snake = name.chars().all(|one| one.is_ascii_lowercase() || one == '_');
                 assert!(is_snake, "{}: `{name}`", action.name);
             }
@@ -66,7 +74,7 @@ fn schemas(engine: &Engine, name: &str) -> (Schema, Schema) {
     (Schema::compile(&info.input).unwrap(), Schema::compile(&info.output).unwrap())
 }
 
-/// Does one action in a run of its own; what it takes and gives fits its schemas.
+/// Runs one action in a separate run, and checks its input and output against its schemas.
 async fn done(engine: &TestEngine, name: &str, input: Value) -> Value {
     let (takes, gives) = schemas(engine, name);
     assert_eq!(takes.check(&input), [], "{name} takes {input}");
@@ -78,7 +86,7 @@ async fn done(engine: &TestEngine, name: &str, input: Value) -> Value {
     let run = engine.start(Start::new(definition.name().clone())).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, error_code(&run).await), (Status::Waiting, None), "{name}");
-    // Another one of the same name is another edition.
+    // Another definition with the same name is another workflow version.
     engine.clock().set(engine.now().plus_ms(1));
     let output = context(&run).await["out"].clone();
     assert_eq!(gives.check(&output), [], "{name} gives {output}");
@@ -86,7 +94,7 @@ async fn done(engine: &TestEngine, name: &str, input: Value) -> Value {
 }
 
 #[tokio::test]
-async fn the_actions_on_keys_have_the_shapes_that_their_schemas_say() {
+async fn key_actions_match_their_schemas() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let key = |key: &str| json!({"namespace": "n", "key": key});
     let nothing =
@@ -127,7 +135,7 @@ async fn the_actions_on_keys_have_the_shapes_that_their_schemas_say() {
 }
 
 #[tokio::test]
-async fn the_actions_on_links_have_the_shapes_that_their_schemas_say() {
+async fn link_actions_match_their_schemas() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let thing = |kind: &str, id: &str| json!({"type": kind, "id": id});
     let (task, ticket) = (thing("task", "1"), thing("ticket", "7"));
@@ -167,7 +175,7 @@ async fn the_actions_on_links_have_the_shapes_that_their_schemas_say() {
     assert_eq!(done(&engine, "links.delete", delete).await, json!({"deleted_count": 0}));
 }
 
-/// The code with which a run fails that does this.
+/// The error code of a run that fails with this action and input.
 async fn refused(engine: &TestEngine, name: &str, input: Value, edition: u32) -> Option<String> {
     let work = Transition::new("work", "a", "b").action_with(call(name, input, "out"));
     let spec = Spec::new("refused").step("a").end("b").version(edition);
@@ -178,7 +186,7 @@ async fn refused(engine: &TestEngine, name: &str, input: Value, edition: u32) ->
 }
 
 #[tokio::test]
-async fn an_input_that_makes_no_sense_fails_the_action_and_is_not_tried_again() {
+async fn an_input_outside_its_schema_fails_the_action() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let bad = [
         ("store.get", json!({"namespace": "n"}), "invalidInput"),
@@ -195,14 +203,14 @@ async fn an_input_that_makes_no_sense_fails_the_action_and_is_not_tried_again() 
         ("links.upsert", json!({"namespace": "n", "from": {"type": "t", "id": "1"}}), "invalidInput"),
     ];
     for (edition, (name, input, code)) in (1..).zip(bad) {
-        assert!(!schemas(&engine, name).0.fits(&input), "its schema says so too: {name} {input}");
+        assert!(!schemas(&engine, name).0.fits(&input), "its schema refuses it too: {name} {input}");
         assert_eq!(refused(&engine, name, input.clone(), edition).await.as_deref(), Some(code), "{input}");
     }
     assert_eq!(engine.kv_namespaces(None, None).await.unwrap().items, []);
 }
 
 #[tokio::test]
-async fn a_thing_that_the_store_cannot_do_fails_the_action_and_nothing_is_written() {
+async fn an_impossible_request_fails_the_action_and_writes_nothing() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let set = |more: Value| {
         let mut input = json!({"namespace": "n", "key": "a", "value": 1});
@@ -228,7 +236,7 @@ async fn a_thing_that_the_store_cannot_do_fails_the_action_and_nothing_is_writte
 }
 
 #[tokio::test]
-async fn a_lookup_also_knows_the_other_spelling_of_the_far_type() {
+async fn lookups_accept_left_type_and_right_type() {
     let task = json!({"type": "task", "id": "1"});
     let link = |kind: &str| {
         let to = json!({"type": kind, "id": "7"});
@@ -249,8 +257,8 @@ async fn a_lookup_also_knows_the_other_spelling_of_the_far_type() {
     assert_eq!(context["listed"]["items"].as_array().unwrap().len(), 1);
 }
 
-/// The actions that write, each with its input and what it gives the first time.
-fn writers() -> Vec<(Action, Value)> {
+/// The actions that write, each with its input and its first result.
+fn writers() -> Vec<(ActionSpec, Value)> {
     let (from, to) = (json!({"type": "t", "id": "1"}), json!({"type": "t", "id": "2"}));
     let key = |key: &str| json!({"namespace": "n", "key": key});
     vec![
@@ -268,7 +276,7 @@ fn writers() -> Vec<(Action, Value)> {
     ]
 }
 
-/// What is there before one of them writes.
+/// Creates the data that the writing actions expect.
 async fn prepare(engine: &Engine) {
     let thing = |id: &str| Entity::new("t", id);
     let changes = Changes::new()
@@ -283,7 +291,7 @@ fn has_all(output: &Value, expected: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn what_a_write_has_come_to_is_in_the_context_after_its_commit() {
+async fn a_write_result_is_in_the_context_after_its_commit() {
     for (action, expected) in writers() {
         let definition = chain("fills", vec![action.clone()]);
         let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
@@ -302,7 +310,7 @@ async fn what_a_write_has_come_to_is_in_the_context_after_its_commit() {
 }
 
 #[tokio::test]
-async fn what_a_write_has_come_to_is_in_the_result_of_a_run_that_it_ends() {
+async fn a_write_result_is_in_the_output_of_the_run_it_ends() {
     for (action, expected) in writers() {
         let work = Transition::new("work", "a", "b").action_with(action.clone());
         let output = json!({"came": {"$expr": "context.out"}});
@@ -322,7 +330,7 @@ async fn what_a_write_has_come_to_is_in_the_result_of_a_run_that_it_ends() {
 }
 
 #[tokio::test]
-async fn the_same_goes_for_writes_that_find_nothing() {
+async fn writes_that_find_nothing_report_their_result() {
     let (from, key) = (json!({"type": "t", "id": "1"}), json!({"namespace": "n", "key": "a"}));
     let none = [
         (call("store.delete", key.clone(), "out"), json!({"deleted": false})),
@@ -339,7 +347,7 @@ async fn the_same_goes_for_writes_that_find_nothing() {
     }
 }
 
-/// Every third visitor wins.
+/// A lottery in which every third visitor wins.
 fn lottery() -> Definition {
     let count = call("store.increment", json!({"namespace": "n", "key": "visitors"}), "visit");
     Spec::new("lottery")
@@ -360,7 +368,7 @@ fn lottery() -> Definition {
 }
 
 #[tokio::test]
-async fn a_guard_after_a_write_reads_what_it_has_come_to() {
+async fn a_guard_after_a_write_reads_its_result() {
     let engine = kit::start(|builder| builder.workflow(lottery())).await.unwrap();
     for visitor in 1..=6 {
         let run = engine.start(Start::new("lottery")).await.unwrap();
@@ -382,7 +390,7 @@ async fn values(runs: &[Run]) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn runs_at_the_same_time_each_read_what_their_own_write_has_come_to() {
+async fn concurrent_runs_each_read_their_own_write_result() {
     let (store, clock) = ground().await;
     let build = || |builder: Builder| builder.workflow(lottery());
     let here = TestEngine::start_on(store.clone(), clock.clone(), build()).await.unwrap();
@@ -404,7 +412,7 @@ async fn runs_at_the_same_time_each_read_what_their_own_write_has_come_to() {
     assert_eq!(won, 4);
 }
 
-/// An action that adds to a key, whose sum is its output; before its commit somebody else does the same.
+/// An action that increments a key and returns the sum. Another writer increments the key before its commit.
 fn crossed(
     store: &Arc<Watched>,
     other: &Engine,
@@ -415,7 +423,7 @@ fn crossed(
         let (store, other, calls) = (store.clone(), other.clone(), calls.clone());
         Box::pin(async move {
             let ops = cx.stage_changes(Changes::new().increment("n", "sum", Increment::by(1)))?;
-            cx.fill(ops[0], FillPart::Value, "/value")?;
+            cx.bind_result(ops[0], ResultPart::Value, "/value")?;
             if calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
                 store.first(async move { _ = other.kv("n").increment("sum", 10).await.unwrap() });
             }
@@ -439,13 +447,13 @@ async fn crossing(definition: Definition) -> (TestEngine, Run) {
 }
 
 #[tokio::test]
-async fn a_sum_that_somebody_changes_before_the_commit_is_what_it_is_at_the_commit() {
+async fn a_result_binding_has_the_value_at_the_commit() {
     let (_engine, run) = crossing(chain("fills", vec![call("work", Value::Null, "out")])).await;
     assert_eq!(context(&run).await, json!({"out": {"value": 11}}));
 }
 
 #[tokio::test]
-async fn a_lost_update_beside_a_result_that_ends_the_run_has_the_action_run_again() {
+async fn a_lost_update_reruns_an_action_that_ends_the_run() {
     let (inner, clock) = ground().await;
     let store = Watched::new(inner.clone());
     let other = TestEngine::start_on(inner, clock.clone(), |builder| builder).await.unwrap();
@@ -458,7 +466,7 @@ async fn a_lost_update_beside_a_result_that_ends_the_run_has_the_action_run_agai
                 store.first(async move { _ = theirs.set(&100).await.unwrap() });
             }
             let ops = cx.stage_changes(Changes::new().increment("n", "sum", Increment::by(1)))?;
-            cx.fill(ops[0], FillPart::Value, "/value")?;
+            cx.bind_result(ops[0], ResultPart::Value, "/value")?;
             Ok::<_, ActionError>(json!({"value": 0}))
         }
     };
@@ -492,16 +500,16 @@ async fn a_loop_that_adds_five_times_adds_five() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_in_the_context_also_when_the_commits_answer_is_lost() {
+async fn a_write_result_survives_a_lost_commit_answer() {
     let (inner, clock) = ground().await;
     let store = Watched::new(inner.clone());
-    let (first, tasks) = mortal(store.clone(), &clock, |builder| builder.workflow(lottery())).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, |builder| builder.workflow(lottery())).await;
     store.rule(|commit| if commit.cells.is_empty() { Fate::Arrives } else { Fate::AnswerLost });
     let run = first.start(Start::new("lottery")).await.unwrap();
     first.advance(Duration::from_secs(1)).await;
     assert_eq!(context(&run).await["visit"], json!({"value": 1, "revision": 1}));
     assert_eq!(places(&run).await, ["lost"]);
-    // And when nothing more is heard of whoever asked.
+    // The same when the process crashes afterwards.
     let mut is_dead = false;
     store.rule(move |commit| {
         let was_dead = is_dead;
@@ -511,7 +519,7 @@ async fn what_was_written_is_in_the_context_also_when_the_commits_answer_is_lost
     let run = first.start(Start::new("lottery")).await.unwrap().id();
     first.settle().await;
     tasks.kill().await;
-    let (second, _tasks) = mortal(inner, &clock, |builder| builder.workflow(lottery())).await;
+    let (second, _tasks) = start_killable(inner, &clock, |builder| builder.workflow(lottery())).await;
     second.advance(Duration::from_millis(2 * LEASE_MS)).await;
     let run = second.run(run);
     assert_eq!(context(&run).await["visit"], json!({"value": 2, "revision": 2}));
@@ -519,7 +527,7 @@ async fn what_was_written_is_in_the_context_also_when_the_commits_answer_is_lost
 }
 
 #[tokio::test]
-async fn a_field_may_have_any_characters_in_its_name() {
+async fn a_field_name_may_contain_any_character() {
     let actions = ["a/b~c", "ö \"'", "~1"]
         .map(|field| call("store.increment", json!({"namespace": "n", "key": "count"}), field));
     let (_engine, run) = run_of(chain("fields", actions.to_vec()), &json!({})).await;
@@ -530,9 +538,9 @@ async fn a_field_may_have_any_characters_in_its_name() {
 }
 
 #[tokio::test]
-async fn a_write_whose_output_is_saved_nowhere_is_made_all_the_same() {
+async fn a_write_whose_output_is_not_saved_still_happens() {
     let input = json!({"namespace": "n", "key": "count"});
-    let action = Action { name: "store.increment".into(), input, save_as: None, version: None };
+    let action = ActionSpec { name: "store.increment".into(), input, save_as: None, version: None };
     let work = Transition::new("work", "a", "b").action_with(action);
     let ends = Spec::new("ends").step("a").end("b").transition(work).build().unwrap();
     let (engine, run) = run_of(ends, &json!({})).await;
@@ -541,10 +549,10 @@ async fn a_write_whose_output_is_saved_nowhere_is_made_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_result_that_has_no_place_in_the_output_fails_the_action_and_nothing_is_written() {
+async fn a_result_binding_to_a_missing_path_fails_the_action() {
     let act = |cx: Cx| async move {
         let ops = cx.stage_changes(Changes::new().increment("n", "sum", Increment::by(1)))?;
-        cx.fill(ops[0], FillPart::Value, "/deep/value")?;
+        cx.bind_result(ops[0], ResultPart::Value, "/deep/value")?;
         Ok::<_, ActionError>(json!({"value": 0}))
     };
     let definition = chain("fills", vec![call("work", Value::Null, "out")]);
@@ -557,7 +565,7 @@ async fn a_result_that_has_no_place_in_the_output_fails_the_action_and_nothing_i
 }
 
 #[tokio::test]
-async fn an_action_reads_what_has_expired_as_absent() {
+async fn an_action_reads_expired_keys_as_absent() {
     let get = || call("store.get", json!({"namespace": "n", "key": "a"}), "got");
     let spec = |name: &str| chain(name, vec![get()]);
     let engine = kit::start(|builder| builder.workflow(spec("reads"))).await.unwrap();
@@ -573,7 +581,7 @@ async fn an_action_reads_what_has_expired_as_absent() {
 }
 
 #[tokio::test]
-async fn a_program_may_put_its_own_action_in_place_of_one_of_them() {
+async fn a_program_can_replace_a_built_in_action() {
     let own = |_: Cx| async { Ok::<_, ActionError>(json!({"found": "by us"})) };
     let definition = chain("own", vec![call("store.get", Value::Null, "got")]);
     let build = |builder: Builder| builder.workflow(definition).action("store.get", own);
@@ -590,9 +598,9 @@ fn number() -> Definition {
     Spec::new("number").step("a").end_with("b", ends).transition(work).build().unwrap()
 }
 
-/// The end's output is made of the sum, so it is foreseen; but it must not be foreseen wrongly.
+/// The end's output contains the sum, so the engine predicts it. A wrong prediction must not be stored.
 #[tokio::test]
-async fn a_sum_that_somebody_changes_before_the_commit_that_ends_a_run_is_right_too() {
+async fn a_wrong_prediction_is_not_stored_when_a_run_ends() {
     let work = Transition::new("work", "a", "b").action_with(call("work", Value::Null, "out"));
     let ends = Spec::new("ends").step("a").end_with("b", json!({"$expr": "context.out.value"}));
     let (_engine, run) = crossing(ends.transition(work).build().unwrap()).await;
@@ -601,19 +609,19 @@ async fn a_sum_that_somebody_changes_before_the_commit_that_ends_a_run_is_right_
 }
 
 #[tokio::test]
-async fn a_revision_that_is_not_right_is_a_conflict_wherever_the_action_leads() {
+async fn a_wrong_revision_is_a_conflict_also_in_the_last_step() {
     let input = json!({"namespace": "n", "key": "a", "value": 1, "if_revision": 7});
     let (_engine, run) = run_of(chain("on", vec![call("store.set", input.clone(), "out")]), &json!({})).await;
     assert_eq!(error_code(&run).await.as_deref(), Some("conflict"));
     let work = Transition::new("work", "a", "b").action_with(call("store.set", input, "out"));
     let ends = Spec::new("ends").step("a").end("b").transition(work).build().unwrap();
     let (_engine, run) = run_of(ends, &json!({})).await;
-    assert_eq!(error_code(&run).await.as_deref(), Some("conflict"), "also to the end");
+    assert_eq!(error_code(&run).await.as_deref(), Some("conflict"), "also in the last step");
 }
 
-/// The same, lost already before the result is foreseen.
+/// Another writer changes the slot while the action runs, before the result is predicted.
 #[tokio::test]
-async fn an_update_that_is_lost_while_the_action_runs_to_the_end_has_it_run_again() {
+async fn an_update_lost_before_the_prediction_reruns_the_action() {
     let (store, clock) = ground().await;
     let other = TestEngine::start_on(store.clone(), clock.clone(), |builder| builder).await.unwrap();
     let theirs = other.state().workflow::<i64>("job", "slot");
@@ -624,7 +632,7 @@ async fn an_update_that_is_lost_while_the_action_runs_to_the_end_has_it_run_agai
                 theirs.set(&100).await?;
             }
             let ops = cx.stage_changes(Changes::new().increment("n", "sum", Increment::by(1)))?;
-            cx.fill(ops[0], FillPart::Value, "/value")?;
+            cx.bind_result(ops[0], ResultPart::Value, "/value")?;
             Ok::<_, ActionError>(json!({"value": 0}))
         }
     };
@@ -639,7 +647,7 @@ async fn an_update_that_is_lost_while_the_action_runs_to_the_end_has_it_run_agai
 }
 
 #[tokio::test]
-async fn runs_at_the_same_time_that_end_with_what_they_wrote_each_have_a_number_of_their_own() {
+async fn concurrent_runs_end_with_distinct_numbers() {
     let (store, clock) = ground().await;
     let build = || |builder: Builder| builder.workflow(number());
     let here = TestEngine::start_on(store.clone(), clock.clone(), build()).await.unwrap();

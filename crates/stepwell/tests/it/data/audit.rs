@@ -1,4 +1,4 @@
-//! The audit trail of the data: one row for each write, for ever, under seals that show when it was changed.
+//! The audit trail of the data: one row per write, which never expires, under seals that reveal changes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepwell::core::Spec;
 use stepwell::core::spec::Transition;
-use stepwell::data::{Changes, Fault, Increment, NewLink, Verified};
+use stepwell::data::{AuditFault, Changes, Increment, NewLink, Verified};
 use stepwell::store::{AuditRow, CommitId, Entity, Store};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Actor, Cx, ManualClock, Permission, Start, new_run_id};
@@ -19,7 +19,7 @@ use super::{DAY, call, chain, run_of, tick, trail, trail_of_commits};
 use crate::kit::{self, eventually, other_tenant};
 use crate::world::job;
 
-/// What a row says, but for who and where.
+/// The operation and the subject of each row.
 fn told(rows: &[AuditRow]) -> Vec<(String, String)> {
     rows.iter().map(|row| (row.operation.clone(), row.subject.clone())).collect()
 }
@@ -33,7 +33,7 @@ fn thing(id: &str) -> Entity {
 }
 
 #[tokio::test]
-async fn every_write_to_a_key_leaves_a_row() {
+async fn every_write_to_a_key_is_audited() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let kv = engine.kv("my ns");
     kv.set("a:b", 1).await.unwrap();
@@ -46,14 +46,14 @@ async fn every_write_to_a_key_leaves_a_row() {
     kv.get("a:b").await.unwrap();
     let (rows, subject) = (trail(&engine).await, "store:my%20ns:a%3Ab");
     let expected = ["set", "increment", "delete"].map(|word| pair(&format!("store.{word}"), subject));
-    assert_eq!(told(&rows), expected, "what changes nothing leaves none");
+    assert_eq!(told(&rows), expected, "operations without effect are not audited");
     assert!(rows.iter().all(|row| row.actor.is_none() && row.run.is_none()));
     let details: Vec<Value> = rows.iter().map(|row| serde_json::from_slice(&row.detail).unwrap()).collect();
     assert_eq!(details, [json!({"revision": 1}), json!({"revision": 2}), json!({"revision": 3})]);
 }
 
 #[tokio::test]
-async fn every_edge_that_is_written_or_deleted_leaves_a_row() {
+async fn every_written_or_deleted_link_is_audited() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let links = engine.links("l");
     links.upsert(NewLink::new(thing("1"), thing("2"))).await.unwrap();
@@ -79,7 +79,7 @@ async fn every_edge_that_is_written_or_deleted_leaves_a_row() {
 }
 
 #[tokio::test]
-async fn every_write_to_a_slot_leaves_a_row() {
+async fn every_write_to_a_slot_is_audited() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let slot = engine.state().execution::<Value>(new_run_id(), "all");
     slot.set(&json!(1)).await.unwrap();
@@ -105,7 +105,7 @@ async fn every_write_to_a_slot_leaves_a_row() {
 }
 
 #[tokio::test]
-async fn what_a_run_writes_is_on_record_with_the_run_and_its_publisher() {
+async fn writes_of_a_run_are_audited_with_run_and_publisher() {
     let act = |cx: Cx| async move {
         cx.kv("n").set("a", 1)?;
         cx.workflow_scope::<i64>("s").increment(1)?;
@@ -133,7 +133,7 @@ async fn what_a_run_writes_is_on_record_with_the_run_and_its_publisher() {
 }
 
 #[tokio::test]
-async fn the_rows_and_what_was_written_outlive_the_run() {
+async fn audit_rows_and_data_outlive_the_run() {
     let input = json!({"namespace": "n", "key": "a", "value": 1});
     let work = Transition::new("work", "a", "b").action_with(call("store.set", input, "out"));
     let short = Spec::new("short").step("a").end("b").transition(work).build().unwrap();
@@ -155,9 +155,9 @@ async fn verified(engine: &TestEngine) -> Verified {
 }
 
 #[tokio::test]
-async fn the_upkeep_seals_what_is_on_record_and_the_trail_is_sound() {
+async fn maintenance_seals_the_audit_trail() {
     let engine = kit::start(|builder| builder).await.unwrap();
-    assert_eq!(verified(&engine).await, Verified::default(), "nothing is sound");
+    assert_eq!(verified(&engine).await, Verified::default(), "an empty trail is sound");
     let changes = Changes::new().set("n", "a", 1).increment("n", "b", Increment::by(1));
     engine.write(changes).await.unwrap();
     engine.kv("n").set("a", 2).await.unwrap();
@@ -176,11 +176,11 @@ async fn the_upkeep_seals_what_is_on_record_and_the_trail_is_sound() {
     assert_eq!((third.sealed, third.unsealed, third.seals, third.is_sound()), (4, 0, 2, true));
     assert_ne!(third.head, first.head);
     engine.advance(3 * DAY).await;
-    assert_eq!(verified(&engine).await, third, "without anything new there is no new seal");
+    assert_eq!(verified(&engine).await, third, "without new rows there is no new seal");
 }
 
 #[tokio::test]
-async fn each_tenant_has_a_trail_and_seals_of_its_own() {
+async fn each_tenant_has_its_own_trail_and_seals() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
     engine.kv("n").set("a", 1).await.unwrap();
@@ -194,7 +194,7 @@ async fn each_tenant_has_a_trail_and_seals_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_long_trail_is_checked_to_its_end() {
+async fn a_long_trail_is_verified_completely() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let many = |changes: Changes, at: usize| changes.set("n", format!("{at}"), at);
     for _ in 0..2 {
@@ -206,11 +206,11 @@ async fn a_long_trail_is_checked_to_its_end() {
     assert_eq!((found.sealed, found.unsealed, found.is_sound()), (2_400, 1_200, true));
 }
 
-/// A database file that is tampered with while nobody has it open.
+/// A database file that is tampered with while no process has it open.
 struct Book(TempDir);
 
 impl Book {
-    /// With three rows under two seals, and one that is not sealed yet.
+    /// Creates a trail with three rows under two seals, and one row that is not sealed yet.
     async fn written() -> (Self, Verified) {
         let book = Book(tempfile::tempdir().unwrap());
         let engine = book.open().await;
@@ -249,7 +249,7 @@ impl Book {
         commits
     }
 
-    /// Changes the database behind everybody's back; gives what the check finds then.
+    /// Changes the database with SQL and returns what verification finds afterwards.
     async fn after(&self, sql: &str) -> Verified {
         let connection = Connection::open(self.path()).unwrap();
         connection.execute_batch(sql).unwrap();
@@ -261,13 +261,13 @@ impl Book {
     }
 }
 
-/// The row of the first commit with this place in it.
+/// A condition for the row of this commit with this ordinal.
 fn row(commit: CommitId, ordinal: u64) -> String {
     format!("hex(commit_id) = '{}' and ordinal = {ordinal}", commit.0.simple().to_string().to_uppercase())
 }
 
 #[tokio::test]
-async fn a_sealed_row_that_was_changed_is_named() {
+async fn a_changed_sealed_row_is_reported() {
     let columns = [
         "detail = cast('{\"revision\":9}' as blob)",
         "operation = 'store.delete'",
@@ -280,22 +280,26 @@ async fn a_sealed_row_that_was_changed_is_named() {
         let (book, _) = Book::written().await;
         let commits = book.commits().await;
         let found = book.after(&format!("update audit set {column} where {}", row(commits[0], 1))).await;
-        assert_eq!(found.faults, [Fault::Changed { commit: commits[0], ordinal: 1, seal: 1 }], "{column}");
+        assert_eq!(
+            found.faults,
+            [AuditFault::Changed { commit: commits[0], ordinal: 1, seal: 1 }],
+            "{column}"
+        );
         assert_eq!((found.sealed, found.unsealed), (2, 1));
     }
 }
 
 #[tokio::test]
-async fn a_sealed_row_that_was_removed_is_named() {
+async fn a_removed_sealed_row_is_reported() {
     let (book, _) = Book::written().await;
     let commits = book.commits().await;
     let found = book.after(&format!("delete from audit where {}", row(commits[2], 0))).await;
-    assert_eq!(found.faults, [Fault::Removed { commit: commits[2], ordinal: 0, seal: 2 }]);
+    assert_eq!(found.faults, [AuditFault::Removed { commit: commits[2], ordinal: 0, seal: 2 }]);
     assert!(!found.is_sound());
 }
 
 #[tokio::test]
-async fn a_row_that_was_slipped_in_is_named() {
+async fn an_inserted_row_is_reported() {
     let (book, _) = Book::written().await;
     let commits = book.commits().await;
     let slip = format!(
@@ -304,29 +308,33 @@ async fn a_row_that_was_slipped_in_is_named() {
         row(commits[0], 0)
     );
     let found = book.after(&slip).await;
-    assert_eq!(found.faults, [Fault::SlippedIn { commit: commits[0], ordinal: 7 }]);
+    assert_eq!(found.faults, [AuditFault::Inserted { commit: commits[0], ordinal: 7 }]);
     let new = "insert into audit select tenant, x'000102030405060708090a0b0c0d0e0f', 0, at, operation, \
                subject, actor, run, detail, null from audit limit 1";
     let found = book.after(new).await;
     assert_eq!(found.faults.len(), 2, "{:?}", found.faults);
-    assert!(found.faults.iter().all(|fault| matches!(fault, Fault::SlippedIn { .. })));
+    assert!(found.faults.iter().all(|fault| matches!(fault, AuditFault::Inserted { .. })));
 }
 
 #[tokio::test]
-async fn a_seal_that_was_changed_is_named() {
-    for column in ["at = at + 1", "before = randomblob(32)"] {
+async fn a_changed_seal_is_reported() {
+    for column in ["at = at + 1", "previous_hash = randomblob(32)"] {
         let (book, _) = Book::written().await;
         let found = book.after(&format!("update seals set {column} where number = 2")).await;
-        assert_eq!(found.faults, [Fault::Seal { number: 2 }], "{column}");
+        assert_eq!(found.faults, [AuditFault::Seal { number: 2 }], "{column}");
     }
     let (book, _) = Book::written().await;
     let found = book.after("update seals set hash = randomblob(32) where number = 1").await;
-    assert_eq!(found.faults, [Fault::Seal { number: 1 }, Fault::Seal { number: 2 }], "and what follows it");
+    assert_eq!(
+        found.faults,
+        [AuditFault::Seal { number: 1 }, AuditFault::Seal { number: 2 }],
+        "and the seal after it"
+    );
 }
 
-/// Whoever changes a row and its hash in the seal has to change the seal's own hash, and then the next one's.
+/// Changing a row and its hash in the seal also changes the seal's own hash, and then the hash of the next seal.
 #[tokio::test]
-async fn a_seal_over_other_rows_is_named() {
+async fn a_seal_over_other_rows_is_reported() {
     let (book, _) = Book::written().await;
     let commits = book.commits().await;
     let forged = format!(
@@ -334,26 +342,26 @@ async fn a_seal_over_other_rows_is_named() {
         row(commits[2], 0)
     );
     let found = book.after(&forged).await;
-    assert_eq!(found.faults, [Fault::Seal { number: 2 }]);
+    assert_eq!(found.faults, [AuditFault::Seal { number: 2 }]);
 }
 
 #[tokio::test]
-async fn a_seal_that_was_removed_is_named_and_its_rows_are_under_none() {
+async fn a_removed_seal_is_reported_with_its_rows() {
     let (book, before) = Book::written().await;
     let commits = book.commits().await;
     let found = book.after("delete from seals where number = 1").await;
-    let slipped = |ordinal| Fault::SlippedIn { commit: commits[0], ordinal };
-    assert_eq!(found.faults, [Fault::Seal { number: 1 }, slipped(0), slipped(1)]);
+    let slipped = |ordinal| AuditFault::Inserted { commit: commits[0], ordinal };
+    assert_eq!(found.faults, [AuditFault::Seal { number: 1 }, slipped(0), slipped(1)]);
     assert_eq!(found.head, before.head);
 }
 
-/// The end of the trail is cut off together with its seal: only the head that was kept elsewhere tells.
+/// The end of the trail is removed together with its seal: only a head stored outside the database reveals it.
 #[tokio::test]
-async fn a_trail_whose_end_was_cut_off_has_another_head() {
+async fn a_truncated_trail_has_another_head() {
     let (book, before) = Book::written().await;
     let commits = book.commits().await;
     let found = book.after("delete from seals where number = 2").await;
-    assert_eq!(found.faults, [Fault::SlippedIn { commit: commits[2], ordinal: 0 }]);
+    assert_eq!(found.faults, [AuditFault::Inserted { commit: commits[2], ordinal: 0 }]);
     let found = book.after(&format!("delete from audit where {}", row(commits[2], 0))).await;
     assert!(found.is_sound());
     assert_ne!(found.head, before.head);

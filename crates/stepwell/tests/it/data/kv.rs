@@ -1,11 +1,11 @@
-//! The key-value store from outside of runs: revisions, times to live, listings, and changes made together.
+//! The key-value store from outside of runs: revisions, times to live, listings, and batches.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use stepwell::core::Limits;
-use stepwell::data::{Changes, Increment, List, Namespace, NewLink, Set};
+use stepwell::data::{Changes, Increment, KeyList, Namespace, NewLink, Set};
 use stepwell::store::{Direction, Entity, ValueType};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{DataError, Engine};
@@ -19,9 +19,9 @@ async fn engine() -> TestEngine {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The keys of a namespace that begin with this.
+/// The keys of a namespace with this prefix.
 async fn keys(engine: &Engine, namespace: &str, prefix: &str) -> Vec<String> {
-    let list = List { prefix: prefix.to_owned(), limit: Some(200), cursor: None };
+    let list = KeyList { prefix: prefix.to_owned(), limit: Some(200), cursor: None };
     let page = engine.kv(namespace).list(list).await.unwrap();
     page.items.into_iter().map(|entry| entry.key).collect()
 }
@@ -34,7 +34,7 @@ fn conflict(error: &DataError) -> (u64, bool) {
 }
 
 #[tokio::test]
-async fn a_key_gives_its_value_type_revision_and_end_and_null_is_a_value() {
+async fn an_entry_has_value_type_revision_and_expiry() {
     let engine = engine().await;
     let kv = engine.kv("test");
     assert_eq!(kv.get("a").await.unwrap(), None);
@@ -54,9 +54,9 @@ async fn a_key_gives_its_value_type_revision_and_end_and_null_is_a_value() {
     assert_eq!((entry.created_at, entry.updated_at), (BEGINS, BEGINS.plus_ms(1_000)));
 }
 
-/// Whoever remembers a revision must never meet another value under it.
+/// A revision identifies one value of a key and is never used again.
 #[tokio::test]
-async fn a_revision_begins_at_1_and_never_begins_again() {
+async fn revisions_start_at_1_and_are_never_reused() {
     let engine = engine().await;
     let kv = engine.kv("test");
     let written = kv.set("a", 1).await.unwrap();
@@ -66,17 +66,17 @@ async fn a_revision_begins_at_1_and_never_begins_again() {
     assert!(kv.delete("a").await.unwrap());
     assert!(!kv.delete("a").await.unwrap());
     let written = kv.set_with("a", Set::new(1).ttl(SECOND)).await.unwrap();
-    assert_eq!((written.revision, written.created), (4, true), "a delete counts, one of nothing does not");
+    assert_eq!((written.revision, written.created), (4, true), "a delete counts, deleting nothing does not");
     engine.advance(SECOND).await;
     let written = kv.set_with("a", Set::new(1).ttl(SECOND)).await.unwrap();
     assert_eq!((written.revision, written.created), (5, true), "expiry is no write");
     engine.advance(3 * DAY).await;
     let sum = kv.increment("a", 1).await.unwrap();
-    assert_eq!((sum.value, sum.revision), (1.into(), 6), "also when the sweeper has been there");
+    assert_eq!((sum.value, sum.revision), (1.into(), 6), "also after cleanup");
 }
 
 #[tokio::test]
-async fn a_set_on_condition_names_the_revision_or_that_there_is_no_value() {
+async fn a_conditional_set_needs_the_current_revision() {
     let engine = engine().await;
     let kv = engine.kv("test");
     let at = |revision| Set::new(revision).if_revision(revision);
@@ -97,16 +97,16 @@ async fn a_set_on_condition_names_the_revision_or_that_there_is_no_value() {
 }
 
 #[tokio::test]
-async fn a_set_without_a_time_clears_it_and_keep_keeps_it() {
+async fn a_set_without_a_ttl_clears_it_unless_kept() {
     let engine = engine().await;
     let kv = engine.kv("test");
     let ends = async |key: &str| kv.get(key).await.unwrap().unwrap().expires_at;
     kv.set_with("a", Set::new(1).ttl(10 * SECOND)).await.unwrap();
     engine.advance(SECOND).await;
     kv.set_with("a", Set::new(2).keep_ttl()).await.unwrap();
-    assert_eq!(ends("a").await, Some(BEGINS.plus_ms(10_000)), "as it was, not from now on");
+    assert_eq!(ends("a").await, Some(BEGINS.plus_ms(10_000)), "the original expiry, not a new one");
     kv.increment("a", 1).await.unwrap();
-    assert_eq!(ends("a").await, Some(BEGINS.plus_ms(10_000)), "an increment leaves it");
+    assert_eq!(ends("a").await, Some(BEGINS.plus_ms(10_000)), "an increment keeps it");
     kv.set("a", 4).await.unwrap();
     assert_eq!(ends("a").await, None);
     kv.set_with("a", Set::new(5).keep_ttl()).await.unwrap();
@@ -114,15 +114,15 @@ async fn a_set_without_a_time_clears_it_and_keep_keeps_it() {
     kv.set_with("b", Set::new(1).ttl(SECOND)).await.unwrap();
     engine.advance(SECOND).await;
     kv.set_with("b", Set::new(2).keep_ttl()).await.unwrap();
-    assert_eq!(ends("b").await, None, "what has expired has no time left to keep");
+    assert_eq!(ends("b").await, None, "an expired key has no TTL to keep");
     let none = kv.set_with("c", Set::new(1).ttl(Duration::ZERO)).await.unwrap_err();
     assert!(matches!(none, DataError::Invalid(_)));
     assert_eq!(kv.get("c").await.unwrap(), None);
 }
 
-/// Whether a sweeper has run must not show.
+/// Expired keys look the same before and after cleanup.
 #[tokio::test]
-async fn at_the_instant_it_expires_a_key_is_absent_on_every_path() {
+async fn an_expired_key_is_absent_on_every_path() {
     let engine = engine().await;
     let kv = engine.kv("test");
     for key in ["get", "set", "increment", "delete", "list"] {
@@ -141,7 +141,7 @@ async fn at_the_instant_it_expires_a_key_is_absent_on_every_path() {
     let written = kv.set("set", 1).await.unwrap();
     assert_eq!((written.revision, written.created), (2, true));
     let sum = kv.increment("increment", 1).await.unwrap();
-    assert_eq!((sum.value, sum.revision), (1.into(), 2), "it starts anew");
+    assert_eq!((sum.value, sum.revision), (1.into(), 2), "the expired value is ignored");
     assert_eq!(kv.get("increment").await.unwrap().unwrap().expires_at, None);
     assert_eq!(keys(&engine, "test", "").await, ["increment", "set"]);
 }
@@ -164,7 +164,7 @@ async fn an_increment_of_an_absent_key_gives_initial_plus_by() {
 }
 
 #[tokio::test]
-async fn an_increment_of_what_is_no_number_is_refused_and_changes_nothing() {
+async fn incrementing_a_non_number_is_refused() {
     let engine = engine().await;
     let kv = engine.kv("test");
     for value in [json!("1"), json!(null), json!([1]), json!({}), json!(true)] {
@@ -174,11 +174,11 @@ async fn an_increment_of_what_is_no_number_is_refused_and_changes_nothing() {
         assert!(matches!(error, DataError::Invalid(_)), "{value}: {error:?}");
         assert_eq!(kv.get("a").await.unwrap(), before);
     }
-    assert_eq!(audit(&engine).await.len(), 5, "what was refused is not on record");
+    assert_eq!(audit(&engine).await.len(), 5, "refused writes are not audited");
 }
 
 #[tokio::test]
-async fn increments_at_the_same_time_are_all_counted() {
+async fn concurrent_increments_are_all_counted() {
     let engine = engine().await;
     let kv = engine.kv("test");
     let sums = soon(join_all((0..40).map(|_| kv.increment("a", 1)))).await;
@@ -189,7 +189,7 @@ async fn increments_at_the_same_time_are_all_counted() {
 }
 
 #[tokio::test]
-async fn of_many_who_create_the_same_key_on_condition_one_does() {
+async fn only_one_concurrent_conditional_create_succeeds() {
     let engine = engine().await;
     let kv = engine.kv("test");
     let sets = (0..10).map(|at| kv.set_with("a", Set::new(at).if_revision(0)));
@@ -200,7 +200,7 @@ async fn of_many_who_create_the_same_key_on_condition_one_does() {
 }
 
 #[tokio::test]
-async fn a_prefix_is_taken_literally_whatever_is_in_it() {
+async fn a_prefix_is_matched_literally() {
     let engine = engine().await;
     let odd = ["a%b", "a_b", "a'b", "a\"b", "a\\b", "aéb", "a😀b", "a*b", "a?b", "a[b"];
     let kv = engine.kv("it's 100% _odd_ é");
@@ -223,7 +223,7 @@ async fn a_prefix_is_taken_literally_whatever_is_in_it() {
 async fn a_listing_has_1_to_200_rows() {
     let engine = engine().await;
     let kv = engine.kv("test");
-    let list = |limit| List { limit, ..List::default() };
+    let list = |limit| KeyList { limit, ..KeyList::default() };
     let set = |changes: Changes, at: usize| changes.set("test", format!("{at:03}"), at);
     engine.write((0..201).fold(Changes::new(), set)).await.unwrap();
     for limit in [0, 201, u32::MAX] {
@@ -237,35 +237,35 @@ async fn a_listing_has_1_to_200_rows() {
 }
 
 #[tokio::test]
-async fn a_cursor_goes_on_where_it_was_however_the_keys_change() {
+async fn a_cursor_keeps_its_position_while_keys_change() {
     let engine = engine().await;
     let kv = engine.kv("test");
     for key in ["b", "d", "f", "h", "other"] {
         kv.set(key, 1).await.unwrap();
     }
-    let page = kv.list(List { limit: Some(2), ..List::default() }).await.unwrap();
-    let names = |page: &stepwell::store::Page<stepwell::data::Entry>| {
+    let page = kv.list(KeyList { limit: Some(2), ..KeyList::default() }).await.unwrap();
+    let names = |page: &stepwell::store::Page<stepwell::data::KeyEntry>| {
         page.items.iter().map(|entry| entry.key.clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(&page), ["b", "d"]);
-    // What lies behind it does not move it, and what lies before it is seen as it is then.
+    // Changes behind the cursor do not move it, and changes ahead of it are seen.
     kv.set("a", 1).await.unwrap();
     kv.delete("d").await.unwrap();
     kv.delete("f").await.unwrap();
     kv.set("g", 1).await.unwrap();
-    let list = List { limit: Some(2), cursor: page.next, ..List::default() };
+    let list = KeyList { limit: Some(2), cursor: page.next, ..KeyList::default() };
     let page = kv.list(list).await.unwrap();
     assert_eq!(names(&page), ["g", "h"]);
-    let page = kv.list(List { limit: Some(2), cursor: page.next, ..List::default() }).await.unwrap();
+    let page = kv.list(KeyList { limit: Some(2), cursor: page.next, ..KeyList::default() }).await.unwrap();
     assert_eq!((names(&page), page.next), (vec!["other".to_owned()], None));
-    let bad = kv.list(List { cursor: Some("no cursor of ours".to_owned()), ..List::default() }).await;
+    let bad = kv.list(KeyList { cursor: Some("no cursor of ours".to_owned()), ..KeyList::default() }).await;
     if let Err(error) = bad {
         assert_eq!(error.code(), "invalid", "{error:?}");
     }
 }
 
 #[tokio::test]
-async fn namespaces_appear_with_their_first_key_and_count_live_keys_only() {
+async fn namespaces_are_listed_with_their_live_key_count() {
     let engine = engine().await;
     for (namespace, key) in [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")] {
         engine.kv(namespace).set(key, 1).await.unwrap();
@@ -306,7 +306,7 @@ async fn a_key_and_a_namespace_have_1_to_256_characters() {
 }
 
 #[tokio::test]
-async fn a_value_of_more_than_256_kib_is_refused_before_anything_is_written() {
+async fn a_value_over_256_kib_is_refused() {
     let engine = engine().await;
     let kv = engine.kv("test");
     let most = Limits::default().cell_bytes as usize;
@@ -325,11 +325,11 @@ async fn a_value_of_more_than_256_kib_is_refused_before_anything_is_written() {
     assert_eq!(engine.links("test").upsert(link(most + 1)).await.unwrap_err().code(), "invalid");
     let slot = engine.state().workflow::<Value>("w", "a");
     slot.set(&json!([text(most - 2)])).await.unwrap();
-    assert_eq!(slot.append(1).await.unwrap_err().code(), "invalid", "what it comes to counts");
+    assert_eq!(slot.append(1).await.unwrap_err().code(), "invalid", "the resulting size counts");
 }
 
 #[tokio::test]
-async fn how_large_a_value_may_be_can_be_chosen() {
+async fn the_value_size_limit_is_configurable() {
     let limits = Limits { cell_bytes: 10, ..Limits::default() };
     let store = kit::store_within(limits.clone()).await;
     let clock = stepwell::ManualClock::new(BEGINS);
@@ -341,7 +341,7 @@ async fn how_large_a_value_may_be_can_be_chosen() {
 }
 
 #[tokio::test]
-async fn a_value_that_nests_too_deep_is_refused() {
+async fn a_value_nested_too_deeply_is_refused() {
     let engine = engine().await;
     let deep = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
     engine.kv("test").set("a", deep(64)).await.unwrap();
@@ -350,7 +350,7 @@ async fn a_value_that_nests_too_deep_is_refused() {
 }
 
 #[tokio::test]
-async fn changes_are_made_together_and_their_results_come_in_the_order_they_were_asked_for() {
+async fn changes_are_one_commit_with_results_in_order() {
     let engine = engine().await;
     let thing = |id: &str| Entity::new("thing", id);
     let changes = Changes::new()
@@ -368,12 +368,12 @@ async fn changes_are_made_together_and_their_results_come_in_the_order_they_were
     let commits: Vec<_> = audit(&engine).await.into_iter().map(|(commit, _)| commit).collect();
     assert_eq!(commits.len(), 4);
     assert!(commits.iter().all(|commit| *commit == commits[0]), "one transaction");
-    assert_eq!(engine.write(Changes::new()).await.unwrap(), [], "nothing is nothing");
+    assert_eq!(engine.write(Changes::new()).await.unwrap(), [], "no changes give no results");
 }
 
-/// Money that left one account and never arrived at the other.
+/// A transfer between two accounts is written completely or not at all.
 #[tokio::test]
-async fn of_changes_whose_check_fails_nothing_is_written() {
+async fn a_failed_check_writes_nothing() {
     let engine = engine().await;
     let kv = engine.kv("account");
     kv.set("from", 100).await.unwrap();
@@ -395,7 +395,7 @@ async fn of_changes_whose_check_fails_nothing_is_written() {
     assert_eq!(engine.links("account").lookup(lookup).await.unwrap().items, []);
     assert_eq!(audit(&engine).await.len(), 1);
     let error = engine.write(moved(3)).await.unwrap_err();
-    assert_eq!(conflict(&error), (0, false), "its key is not used up");
+    assert_eq!(conflict(&error), (0, false), "its key is not consumed");
     engine.write(moved(0)).await.unwrap();
     assert_eq!(kv.get("from").await.unwrap().unwrap().value, json!(90));
     assert_eq!(kv.get("rate").await.unwrap(), None, "a check writes nothing");
@@ -416,10 +416,10 @@ async fn no_key_of_another_tenant_is_read_written_or_counted() {
 }
 
 #[tokio::test]
-async fn after_the_horizon_of_its_namespace_a_deleted_key_counts_as_never_written() {
+async fn a_key_with_an_expired_tombstone_counts_as_never_written() {
     let kept = 2 * 86_400_000;
     let build = |builder: stepwell::Builder| {
-        builder.with(|options| options.tombstones_kept_ms.extend([("short".to_owned(), kept)]))
+        builder.with(|options| options.tombstone_retention_ms.extend([("short".to_owned(), kept)]))
     };
     let engine = kit::start(build).await.unwrap();
     for namespace in ["short", "long"] {
@@ -429,7 +429,7 @@ async fn after_the_horizon_of_its_namespace_a_deleted_key_counts_as_never_writte
         kv.set_with("b", Set::new(1).ttl(SECOND)).await.unwrap();
     }
     engine.advance(DAY).await;
-    assert_eq!(engine.kv("short").set("a", 1).await.unwrap().revision, 3, "within it");
+    assert_eq!(engine.kv("short").set("a", 1).await.unwrap().revision, 3, "the tombstone still counts");
     engine.kv("short").delete("a").await.unwrap();
     engine.advance(6 * DAY).await;
     assert_eq!(engine.kv("short").set("a", 1).await.unwrap().revision, 1);

@@ -1,9 +1,9 @@
-//! Links between things that somebody else keeps: each typed edge once, found from both of its ends.
+//! Links between external entities: each typed edge exists once and is found from both ends.
 
 use serde_json::{Value, json};
-use stepwell::data::links::Listed;
+use stepwell::data::links::LinkListing;
 use stepwell::data::{Changes, Links, Lookup, NewLink};
-use stepwell::store::{Direction, Ends, Entity};
+use stepwell::store::{Direction, Entity, LinkEnds};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{DataError, Engine};
 
@@ -21,7 +21,7 @@ fn ticket(id: &str) -> Entity {
     Entity::new("ticket", id)
 }
 
-/// What a lookup finds at the other ends: type, id and relation.
+/// Type, id and relation of the entities that a lookup finds.
 async fn found(links: &Links, lookup: Lookup) -> Vec<String> {
     let page = links.lookup(lookup).await.unwrap();
     let told = |one: stepwell::data::Match| format!("{} {} {}", one.end.kind(), one.end.id(), one.relation);
@@ -29,7 +29,7 @@ async fn found(links: &Links, lookup: Lookup) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_link_is_there_once_and_an_upsert_replaces_its_attributes() {
+async fn an_upsert_replaces_the_attributes_of_a_link() {
     let engine = engine().await;
     let links = engine.links("mirror");
     let link = || NewLink::new(task("1"), ticket("7"));
@@ -50,7 +50,7 @@ async fn a_link_is_there_once_and_an_upsert_replaces_its_attributes() {
 }
 
 #[tokio::test]
-async fn the_same_pair_may_carry_several_relations_in_several_namespaces_and_both_directions() {
+async fn a_pair_may_have_several_relations_and_directions() {
     let engine = engine().await;
     let links = engine.links("mirror");
     for relation in ["mirrors", "blocks"] {
@@ -67,9 +67,9 @@ async fn the_same_pair_may_carry_several_relations_in_several_namespaces_and_bot
     assert_eq!(found(&engine.links("other"), Lookup::of(task("1"))).await, ["task 2 related"]);
 }
 
-/// The task-mirror: one task has many tickets, and each is found from the other.
+/// The task mirror: one task has many tickets, and each is found from the other.
 #[tokio::test]
-async fn a_lookup_goes_one_way_the_other_or_both_and_keeps_to_a_type() {
+async fn a_lookup_filters_by_direction_and_type() {
     let engine = engine().await;
     let links = engine.links("mirror");
     for (from, to) in [
@@ -114,7 +114,7 @@ async fn a_link_to_itself_is_found_once_in_either_direction() {
 }
 
 #[tokio::test]
-async fn names_are_trimmed_and_may_have_any_characters_in_them() {
+async fn names_are_trimmed_and_may_contain_any_character() {
     let engine = engine().await;
     let links = engine.links("  mirror ");
     let odd = Entity::new(" ta:sk%_' ", "\t1 ö\"\n");
@@ -130,7 +130,7 @@ async fn names_are_trimmed_and_may_have_any_characters_in_them() {
 }
 
 #[tokio::test]
-async fn every_part_has_1_to_256_characters() {
+async fn every_part_of_a_link_has_1_to_256_characters() {
     let engine = engine().await;
     let long = |many: usize| "ü".repeat(many);
     let link = |of: Entity| NewLink::new(of, ticket("7"));
@@ -155,7 +155,7 @@ async fn every_part_has_1_to_256_characters() {
 }
 
 #[tokio::test]
-async fn a_deletion_needs_an_end_and_gives_how_many_there_were() {
+async fn a_deletion_needs_an_end_and_returns_the_count() {
     let engine = engine().await;
     let links = engine.links("mirror");
     for (from, to, relation) in [
@@ -175,12 +175,12 @@ async fn a_deletion_needs_an_end_and_gives_how_many_there_were() {
     assert_eq!(links.delete(None, Some(ticket("7")), mirrors()).await.unwrap(), 2);
     assert_eq!(found(&links, Lookup::of(task("1"))).await, ["ticket 7 blocks"]);
     assert_eq!(links.delete(Some(task("1")), None, None).await.unwrap(), 1);
-    assert_eq!(links.list(Listed::default(), None, None).await.unwrap().items.len(), 1);
+    assert_eq!(links.list(LinkListing::default(), None, None).await.unwrap().items.len(), 1);
     let again = links.upsert(NewLink::new(task("1"), ticket("7"))).await.unwrap();
     assert!(again.created, "what was deleted is created anew");
 }
 
-/// All pages of a lookup, so many rows at a time.
+/// All pages of a lookup, `limit` rows at a time.
 async fn paged(links: &Links, lookup: &Lookup, limit: u32) -> Vec<String> {
     let (mut all, mut cursor) = (Vec::new(), None);
     loop {
@@ -196,7 +196,7 @@ async fn paged(links: &Links, lookup: &Lookup, limit: u32) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_lookup_has_1_to_200_rows_and_a_cursor_for_the_next() {
+async fn a_lookup_page_has_1_to_200_rows_and_a_cursor() {
     let engine = engine().await;
     let links = engine.links("mirror");
     let linked = |changes: Changes, at: usize| {
@@ -209,7 +209,7 @@ async fn a_lookup_has_1_to_200_rows_and_a_cursor_for_the_next() {
     let with = |limit| Lookup { limit, ..either.clone() };
     for limit in [0, 201] {
         assert_eq!(links.lookup(with(Some(limit))).await.unwrap_err().code(), "invalid");
-        let listed = links.list(Listed::default(), Some(limit), None).await;
+        let listed = links.list(LinkListing::default(), Some(limit), None).await;
         assert_eq!(listed.unwrap_err().code(), "invalid");
         assert_eq!(links.types(Some(limit), None).await.unwrap_err().code(), "invalid");
     }
@@ -245,16 +245,16 @@ async fn a_namespaces_links_types_and_relations_can_be_listed() {
     );
     let namespaces = counts(engine.link_namespaces(None, None).await.unwrap());
     assert_eq!(namespaces, ["another 1", "mirror 4"]);
-    let list = async |filter: Listed| links.list(filter, None, None).await.unwrap().items.len();
+    let list = async |filter: LinkListing| links.list(filter, None, None).await.unwrap().items.len();
     let some = |text: &str| Some(text.to_owned());
-    assert_eq!(list(Listed::default()).await, 4);
-    assert_eq!(list(Listed { from_type: some("task "), ..Listed::default() }).await, 3);
-    assert_eq!(list(Listed { to_type: some("ticket"), ..Listed::default() }).await, 2);
-    assert_eq!(list(Listed { relation: some(" blocks"), ..Listed::default() }).await, 2);
-    let both = Listed { from_type: some("task"), to_type: some("task"), relation: some("mirrors") };
+    assert_eq!(list(LinkListing::default()).await, 4);
+    assert_eq!(list(LinkListing { from_type: some("task "), ..LinkListing::default() }).await, 3);
+    assert_eq!(list(LinkListing { to_type: some("ticket"), ..LinkListing::default() }).await, 2);
+    assert_eq!(list(LinkListing { relation: some(" blocks"), ..LinkListing::default() }).await, 2);
+    let both = LinkListing { from_type: some("task"), to_type: some("task"), relation: some("mirrors") };
     assert_eq!(list(both).await, 0);
-    let first = links.list(Listed::default(), Some(3), None).await.unwrap();
-    let rest = links.list(Listed::default(), Some(3), first.next).await.unwrap();
+    let first = links.list(LinkListing::default(), Some(3), None).await.unwrap();
+    let rest = links.list(LinkListing::default(), Some(3), first.next).await.unwrap();
     assert_eq!((first.items.len(), rest.items.len(), rest.next), (3, 1, None));
 }
 
@@ -263,19 +263,19 @@ async fn one_transaction_may_delete_and_link_the_same_edge() {
     let engine = engine().await;
     let link = || NewLink::new(task("1"), ticket("7"));
     let old = engine.links("mirror").upsert(link()).await.unwrap();
-    let ends = Ends { namespace: " mirror".to_owned(), from: Some(task("1")), to: None, relation: None };
+    let ends = LinkEnds { namespace: " mirror".to_owned(), from: Some(task("1")), to: None, relation: None };
     let changes = Changes::new().unlink(ends.clone()).link("mirror", link()).unlink(ends.clone());
     let results = engine.write(changes.clone().link("mirror", link())).await.unwrap();
     let told: Vec<_> = results.iter().map(|result| result.value.clone().unwrap()).collect();
     assert_eq!((&told[0], &told[2]), (&json!(1), &json!(1)));
     assert_ne!(told[1], json!(old.link_id.to_string()), "a new link has a new id");
     assert!(results[1].created && results[3].created);
-    let rows = engine.links("mirror").list(Listed::default(), None, None).await.unwrap().items;
+    let rows = engine.links("mirror").list(LinkListing::default(), None, None).await.unwrap().items;
     assert_eq!((rows.len(), Value::from(rows[0].id.to_string())), (1, told[3].clone()));
 }
 
 async fn count(engine: &Engine) -> usize {
-    engine.links("mirror").list(Listed::default(), None, None).await.unwrap().items.len()
+    engine.links("mirror").list(LinkListing::default(), None, None).await.unwrap().items.len()
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Writes that happen once: by their checkpoint inside a run, by a key across runs.
+//! Idempotent writes: by checkpoint inside a run, by idempotency key across runs.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepwell::core::Definition;
 use stepwell::data::{Changes, Increment, NewLink};
-use stepwell::engine::{Builder, DEFAULT_KEYS_KEPT_MS};
+use stepwell::engine::{Builder, DEFAULT_IDEMPOTENCY_KEY_TTL_MS};
 use stepwell::store::{Entity, OpResult, Status};
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Cx, DataError, Done, Engine, EngineError, Once, Start};
+use stepwell::{ActionError, Cx, DataError, Engine, EngineError, Idempotent, Once, Start};
 
 use super::{DAY, call, chain, trail};
 use crate::kit::{self, Fate, Watched, context, error_code, ground, other_tenant, settle, status};
@@ -28,14 +28,14 @@ async fn sum(engine: &Engine) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn the_same_key_and_changes_give_the_same_results_and_one_write() {
+async fn the_same_key_and_changes_write_once() {
     let engine = kit::start(|builder| builder).await.unwrap();
-    let Done { came_to: first, is_new } = engine.write_once(adds(5)).await.unwrap();
+    let Idempotent { value: first, is_new } = engine.write_once(adds(5)).await.unwrap();
     assert!(is_new);
     engine.kv("test").increment("sum", 1).await.unwrap();
     for _ in 0..3 {
         let again = engine.write_once(adds(5)).await.unwrap();
-        assert_eq!(again, Done { came_to: first.clone(), is_new: false }, "in the same order too");
+        assert_eq!(again, Idempotent { value: first.clone(), is_new: false }, "in the same order too");
     }
     assert_eq!((first[0].created, first[1].value.clone()), (true, Some(json!(5))));
     assert_eq!((sum(&engine).await, trail(&engine).await.len()), (Some(json!(6)), 3));
@@ -53,21 +53,22 @@ async fn the_same_key_with_other_changes_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_key_of_a_write_holds_for_a_configured_time_and_is_new_after_that() {
+async fn a_write_key_expires_after_the_configured_time() {
     let kept = 2 * 86_400_000;
-    let engine = kit::start(|builder| builder.with(|options| options.keys_kept_ms = kept)).await.unwrap();
+    let engine =
+        kit::start(|builder| builder.with(|options| options.idempotency_key_ttl_ms = kept)).await.unwrap();
     engine.write(adds(5)).await.unwrap();
     engine.advance(2 * DAY - Duration::from_millis(1)).await;
     engine.write(adds(5)).await.unwrap();
     assert_eq!(sum(&engine).await, Some(json!(5)));
     engine.advance(Duration::from_millis(1)).await;
     engine.write(adds(6)).await.unwrap();
-    assert_eq!(sum(&engine).await, Some(json!(11)), "then it may be for something else");
-    assert_eq!(DEFAULT_KEYS_KEPT_MS, 7 * 86_400_000);
+    assert_eq!(sum(&engine).await, Some(json!(11)), "an expired key may be used for other changes");
+    assert_eq!(DEFAULT_IDEMPOTENCY_KEY_TTL_MS, 7 * 86_400_000);
 }
 
 #[tokio::test]
-async fn a_key_is_its_tenants() {
+async fn write_keys_are_scoped_to_a_tenant() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
     engine.write(adds(5)).await.unwrap();
@@ -76,7 +77,7 @@ async fn a_key_is_its_tenants() {
 }
 
 #[tokio::test]
-async fn a_key_of_a_start_is_another_one_than_that_of_a_write() {
+async fn keys_of_starts_and_writes_are_separate() {
     let engine = kit::start(|builder| builder.workflow(chain("plain", vec![]))).await.unwrap();
     engine.start(Start::new("plain").key("import-1")).await.unwrap();
     engine.write(adds(5)).await.unwrap();
@@ -84,7 +85,7 @@ async fn a_key_of_a_start_is_another_one_than_that_of_a_write() {
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_is_lost_is_looked_up_and_made_once() {
+async fn a_write_with_a_lost_answer_happens_once() {
     let (inner, clock) = ground().await;
     let store = Watched::new(inner);
     let engine = TestEngine::start_on(store.clone(), clock, |builder| builder).await.unwrap();
@@ -102,14 +103,14 @@ async fn a_write_whose_answer_is_lost_is_looked_up_and_made_once() {
     assert_eq!(trail(&engine).await.len(), 4);
 }
 
-/// A workflow that adds 2 under a key.
+/// A workflow that adds 2 under an idempotency key.
 fn counted() -> Definition {
     let input = json!({"namespace": "test", "key": "sum", "by": 2, "idempotency_key": "of all runs"});
     chain("counted", vec![call("store.increment", input, "sum")])
 }
 
 #[tokio::test]
-async fn a_write_under_a_key_in_two_runs_gives_both_the_same_result_and_is_made_once() {
+async fn two_runs_with_one_key_write_once_and_share_the_result() {
     let engine = kit::start(|builder| builder.workflow(counted())).await.unwrap();
     let one = engine.start(Start::new("counted")).await.unwrap();
     engine.settle().await;
@@ -119,7 +120,7 @@ async fn a_write_under_a_key_in_two_runs_gives_both_the_same_result_and_is_made_
     let once = json!({"sum": {"value": 2, "revision": 1}});
     assert_eq!((context(&one).await, context(&two).await), (once.clone(), once.clone()));
     assert_eq!(sum(&engine).await, Some(json!(12)));
-    // From outside it is the same write too.
+    // A write from outside with the same key is the same write.
     let outside = Changes::new().increment("test", "sum", Increment::by(2)).once("of all runs");
     let results = engine.write(outside).await.unwrap();
     assert_eq!((results[0].value.clone(), results[0].revision), (Some(json!(2)), 1));
@@ -127,7 +128,7 @@ async fn a_write_under_a_key_in_two_runs_gives_both_the_same_result_and_is_made_
 }
 
 #[tokio::test]
-async fn a_key_that_was_used_for_other_changes_fails_the_action() {
+async fn a_key_used_for_other_changes_fails_the_action() {
     let engine = kit::start(|builder| builder.workflow(counted())).await.unwrap();
     engine.write(Changes::new().set("test", "sum", 7).once("of all runs")).await.unwrap();
     let run = engine.start(Start::new("counted")).await.unwrap();
@@ -137,19 +138,19 @@ async fn a_key_that_was_used_for_other_changes_fails_the_action() {
 }
 
 #[tokio::test]
-async fn when_the_key_is_new_again_a_run_writes_anew() {
+async fn a_run_writes_again_once_the_key_has_expired() {
     let engine = kit::start(|builder| builder.workflow(counted())).await.unwrap();
     for (revision, value) in [(1, 2), (2, 4)] {
         let run = engine.start(Start::new("counted")).await.unwrap();
         engine.settle().await;
         assert_eq!(context(&run).await, json!({"sum": {"value": value, "revision": revision}}));
-        engine.advance(Duration::from_millis(DEFAULT_KEYS_KEPT_MS)).await;
+        engine.advance(Duration::from_millis(DEFAULT_IDEMPOTENCY_KEY_TTL_MS)).await;
     }
 }
 
 type Results = Arc<Mutex<Vec<Option<Vec<OpResult>>>>>;
 
-/// An action that writes once, waits at a gate, and keeps what it heard of the write.
+/// An action that writes under a key, waits at a gate, and records the result of the write.
 fn writing(
     gate: &Gate,
     heard: &Results,
@@ -171,9 +172,9 @@ fn writing(
     }
 }
 
-/// Two people import the same file at the same time.
+/// Two users import the same file at the same time.
 #[tokio::test]
-async fn of_two_runs_that_use_the_same_key_at_the_same_time_one_writes_and_both_go_on() {
+async fn concurrent_runs_with_one_key_write_once() {
     let (store, clock) = ground().await;
     let (gate, heard): (Gate, Results) = (Gate::new(), Arc::default());
     let build = || {
@@ -193,7 +194,7 @@ async fn of_two_runs_that_use_the_same_key_at_the_same_time_one_writes_and_both_
     assert_eq!((status(&one).await, status(&two).await), (Status::Completed, Status::Completed));
     assert_eq!(sum(&here).await, Some(json!(5)));
     let heard = heard.lock().unwrap();
-    assert_eq!(heard.len(), 3, "one of them was run once more");
+    assert_eq!(heard.len(), 3, "one of them ran again");
     let results = heard[2].as_ref().unwrap();
     assert_eq!((results[0].created, results[1].value.clone()), (true, Some(json!(5))));
 }
@@ -214,9 +215,9 @@ async fn an_action_that_uses_a_key_twice_writes_once() {
     assert_eq!((status(&run).await, sum(&engine).await), (Status::Completed, Some(json!(5))));
 }
 
-/// What is recorded under a key is what its changes gave, whatever else was in the commit.
+/// The result recorded under a key contains only its own changes, not others of the same commit.
 #[tokio::test]
-async fn the_results_under_a_key_are_those_of_its_changes_alone() {
+async fn results_under_a_key_contain_only_its_own_changes() {
     let (gate, heard): (Gate, Results) = (Gate::new(), Arc::default());
     gate.open(10);
     let other = |cx: &Cx| {

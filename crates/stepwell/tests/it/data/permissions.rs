@@ -1,10 +1,10 @@
-//! Who may read and write data: whoever asks from outside, and for runs whoever has published their workflow.
+//! Permissions on data: external callers need their own, and runs need those of the workflow's publisher.
 
 use serde_json::{Value, json};
 use stepwell::core::Definition;
-use stepwell::core::spec::Action;
-use stepwell::data::links::Listed;
-use stepwell::data::{Changes, List, Lookup, NewLink, Set};
+use stepwell::core::spec::ActionSpec;
+use stepwell::data::links::LinkListing;
+use stepwell::data::{Changes, KeyList, Lookup, NewLink, Set};
 use stepwell::engine::Builder;
 use stepwell::store::{Entity, Status};
 use stepwell::testing::TestEngine;
@@ -26,7 +26,7 @@ fn all_but(permission: Permission) -> Actor {
     actor(Permission::ALL.into_iter().filter(|one| *one != permission))
 }
 
-/// What an error says that somebody would have needed.
+/// The permission that an error names as missing.
 fn needs<T>(result: Result<T, DataError>) -> Option<Permission> {
     match result {
         Ok(_) => None,
@@ -42,27 +42,27 @@ fn task(id: &str) -> Entity {
     Entity::new("task", id)
 }
 
-/// What every call that reads needs and has not got.
+/// The missing permission that each reading call reports.
 async fn reads(engine: &Engine) -> Vec<Option<Permission>> {
     let (kv, links, state) = (engine.kv("n"), engine.links("n"), engine.state());
     let slot = state.workflow::<i64>("w", "a");
     vec![
         needs(kv.get("a").await),
-        needs(kv.list(List::default()).await),
+        needs(kv.list(KeyList::default()).await),
         needs(kv.watch("a").map(drop)),
         needs(engine.kv_namespaces(None, None).await),
         needs(slot.get().await),
         needs(slot.watch().map(drop)),
         needs(state.execution::<i64>(new_run_id(), "a").get().await),
         needs(links.lookup(Lookup::of(task("1"))).await),
-        needs(links.list(Listed::default(), None, None).await),
+        needs(links.list(LinkListing::default(), None, None).await),
         needs(links.types(None, None).await),
         needs(links.relations(None, None).await),
         needs(engine.link_namespaces(None, None).await),
     ]
 }
 
-/// What every call that writes needs and has not got.
+/// The missing permission that each writing call reports.
 async fn writes(engine: &Engine) -> Vec<Option<Permission>> {
     let (kv, links, state) = (engine.kv("n"), engine.links("n"), engine.state());
     let run = new_run_id();
@@ -89,7 +89,7 @@ async fn writes(engine: &Engine) -> Vec<Option<Permission>> {
 }
 
 #[tokio::test]
-async fn whoever_may_not_read_is_refused_by_every_call_that_reads() {
+async fn every_read_needs_the_read_permission() {
     let engine = engine().await;
     let denied = engine.acting(all_but(Permission::Read));
     let all = reads(&denied).await;
@@ -104,7 +104,7 @@ async fn whoever_may_not_read_is_refused_by_every_call_that_reads() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_write_is_refused_by_every_call_that_writes_and_nothing_is_written() {
+async fn every_write_needs_the_manage_permission() {
     let engine = engine().await;
     let denied = engine.acting(all_but(Permission::Manage));
     let all = writes(&denied).await;
@@ -121,14 +121,14 @@ async fn whoever_may_not_write_is_refused_by_every_call_that_writes_and_nothing_
 }
 
 #[tokio::test]
-async fn the_program_itself_may_do_everything() {
+async fn the_embedding_program_has_every_permission() {
     let engine = engine().await;
     assert!(reads(&engine).await.iter().chain(&writes(&engine).await).all(Option::is_none));
     assert_eq!(engine.actor(), None);
 }
 
 #[tokio::test]
-async fn whoever_acts_is_named_in_the_audit_trail() {
+async fn the_audit_trail_names_the_actor() {
     let engine = engine().await;
     engine.acting(actor(Permission::ALL)).kv("n").set("a", 1).await.unwrap();
     tick(&engine);
@@ -142,7 +142,7 @@ async fn whoever_acts_is_named_in_the_audit_trail() {
 }
 
 #[tokio::test]
-async fn whether_somebody_acts_for_one_tenant_says_nothing_of_another() {
+async fn an_actor_keeps_its_permissions_in_another_tenant() {
     let engine = engine().await;
     let acting = engine.acting(actor([Permission::Read])).for_tenant(kit::other_tenant());
     assert_eq!(needs(acting.kv("n").set("a", 1).await), Some(Permission::Manage), "it is the same actor");
@@ -150,7 +150,7 @@ async fn whether_somebody_acts_for_one_tenant_says_nothing_of_another() {
 }
 
 #[tokio::test]
-async fn checking_the_audit_trail_needs_its_own_permission() {
+async fn verifying_the_audit_trail_needs_the_admin_permission() {
     let engine = engine().await;
     let error = engine.acting(all_but(Permission::Admin)).verify_audit().await.unwrap_err();
     assert!(matches!(error, EngineError::Denied { permission: Permission::Admin, .. }));
@@ -158,7 +158,7 @@ async fn checking_the_audit_trail_needs_its_own_permission() {
 }
 
 #[tokio::test]
-async fn making_a_workflow_known_needs_its_own_permission() {
+async fn registering_a_workflow_needs_the_publish_permission() {
     let engine = engine().await;
     let definition = chain("flow", vec![]);
     let error = engine.acting(all_but(Permission::Publish)).register(definition.clone()).unwrap_err();
@@ -166,15 +166,15 @@ async fn making_a_workflow_known_needs_its_own_permission() {
     engine.acting(actor([Permission::Publish])).register(definition).unwrap();
 }
 
-/// A workflow that does this, published by somebody and run.
-async fn published(engine: &TestEngine, name: &str, action: Action, by: Actor) -> Run {
+/// Publishes a workflow with this one action as an actor, and runs it.
+async fn published(engine: &TestEngine, name: &str, action: ActionSpec, by: Actor) -> Run {
     engine.acting(by).register(chain(name, vec![action])).unwrap();
     let run = engine.start(Start::new(name)).await.unwrap();
     engine.settle().await;
     run
 }
 
-fn write_actions() -> Vec<Action> {
+fn write_actions() -> Vec<ActionSpec> {
     let (from, to) = (json!({"type": "t", "id": "1"}), json!({"type": "t", "id": "2"}));
     let key = json!({"namespace": "n", "key": "a"});
     let once = json!({"namespace": "n", "key": "a", "value": 1, "idempotency_key": "once"});
@@ -188,7 +188,7 @@ fn write_actions() -> Vec<Action> {
     ]
 }
 
-fn read_actions() -> Vec<Action> {
+fn read_actions() -> Vec<ActionSpec> {
     let (from, namespace) = (json!({"type": "t", "id": "1"}), json!({"namespace": "n"}));
     vec![
         call("store.get", json!({"namespace": "n", "key": "a"}), "out"),
@@ -203,7 +203,7 @@ fn read_actions() -> Vec<Action> {
 }
 
 #[tokio::test]
-async fn a_run_may_write_what_its_workflows_publisher_may() {
+async fn write_actions_need_the_publishers_manage_permission() {
     let engine = engine().await;
     for (at, action) in write_actions().into_iter().enumerate() {
         let denied = all_but(Permission::Manage);
@@ -222,7 +222,7 @@ async fn a_run_may_write_what_its_workflows_publisher_may() {
 }
 
 #[tokio::test]
-async fn a_run_may_read_what_its_workflows_publisher_may() {
+async fn read_actions_need_the_publishers_read_permission() {
     let engine = engine().await;
     for (at, action) in read_actions().into_iter().enumerate() {
         let denied = all_but(Permission::Read);
@@ -234,8 +234,8 @@ async fn a_run_may_read_what_its_workflows_publisher_may() {
     }
 }
 
-/// Tries everything an action can do with data; gives the codes of what is refused.
-async fn tries(cx: Cx) -> Result<Value, ActionError> {
+/// Tries every data operation of an action and returns the codes of the refusals.
+async fn attempts(cx: Cx) -> Result<Value, ActionError> {
     let slot = cx.workflow_scope::<i64>("a");
     let link = NewLink::new(task("1"), task("2"));
     let once = Changes::new().set("n", "once", 1).once("once");
@@ -258,15 +258,15 @@ async fn tries(cx: Cx) -> Result<Value, ActionError> {
 }
 
 fn trying(builder: Builder) -> Builder {
-    builder.action("tries", tries)
+    builder.action("attempts", attempts)
 }
 
 fn tried() -> Definition {
-    chain("tried", vec![call("tries", Value::Null, "out")])
+    chain("tried", vec![call("attempts", Value::Null, "out")])
 }
 
 #[tokio::test]
-async fn every_way_in_which_an_action_can_write_asks_for_the_publishers_permission() {
+async fn every_write_of_an_action_needs_the_publishers_permission() {
     let engine = kit::start(trying).await.unwrap();
     engine.acting(all_but(Permission::Manage)).register(tried()).unwrap();
     let run = engine.start(Start::new("tried")).await.unwrap();
@@ -274,18 +274,18 @@ async fn every_way_in_which_an_action_can_write_asks_for_the_publishers_permissi
     assert_eq!(context(&run).await["out"], json!(vec!["denied"; 11]));
     assert_eq!(trail(&engine).await, []);
     let session = run.view().await.unwrap().snapshot.session().clone();
-    assert_eq!(session.get("own"), Some(&json!(1)), "the run's own slots are its own");
+    assert_eq!(session.get("own"), Some(&json!(1)), "session slots need no permission");
 }
 
 #[tokio::test]
-async fn every_way_in_which_an_action_can_read_asks_for_the_publishers_permission() {
+async fn every_read_of_an_action_needs_the_publishers_permission() {
     let look = |cx: Cx| async move {
         let code = |error: ActionError| error.failure().code.clone();
         let refused = [
             cx.workflow_scope::<i64>("a").get().await.map(drop).map_err(code),
             cx.execution::<i64>("a").update(|_| 1).await.map(drop).map_err(code),
             cx.kv("n").get("a").await.map(drop).map_err(code),
-            cx.kv("n").list(List::default()).await.map(drop).map_err(code),
+            cx.kv("n").list(KeyList::default()).await.map(drop).map_err(code),
             cx.links("n").lookup(Lookup::of(task("1"))).await.map(drop).map_err(code),
         ];
         Ok::<_, ActionError>(json!(refused.map(Result::err)))
@@ -299,7 +299,7 @@ async fn every_way_in_which_an_action_can_read_asks_for_the_publishers_permissio
 }
 
 #[tokio::test]
-async fn a_workflow_that_the_program_has_made_known_keeps_the_programs_permissions() {
+async fn a_built_in_workflow_keeps_the_programs_permissions() {
     let engine = kit::start(|builder| trying(builder).workflow(tried())).await.unwrap();
     engine.acting(all_but(Permission::Manage)).register(tried()).unwrap();
     let run = engine.start(Start::new("tried")).await.unwrap();
@@ -310,7 +310,14 @@ async fn a_workflow_that_the_program_has_made_known_keeps_the_programs_permissio
 
 #[test]
 fn permissions_have_names_and_none_includes_another() {
-    let names = ["workflow:view", "workflow:read", "workflow:manage", "workflow:publish", "workflow:admin"];
+    let names = [
+        "workflow:view",
+        "workflow:read",
+        "workflow:manage",
+        "workflow:publish",
+        "workflow:answer",
+        "workflow:admin",
+    ];
     assert_eq!(Permission::ALL.map(Permission::as_str), names);
     for permission in Permission::ALL {
         assert_eq!(permission.as_str().parse::<Permission>().unwrap(), permission);
@@ -320,9 +327,9 @@ fn permissions_have_names_and_none_includes_another() {
     assert!("workflow:everything".parse::<Permission>().unwrap_err().contains("workflow:manage"));
 }
 
-/// An action that reads a cell by its name.
+/// The action reads a cell by its name.
 #[tokio::test]
-async fn a_cell_is_read_only_with_the_publishers_permission() {
+async fn reading_a_cell_needs_the_publishers_permission() {
     let look = |cx: Cx| async move { Ok::<_, ActionError>(cx.read(&cell_key("secret")).await?.is_some()) };
     let engine = kit::start(|builder| builder.action("look", look)).await.unwrap();
     engine.kv("test").set("secret", 1).await.unwrap();
@@ -333,9 +340,9 @@ async fn a_cell_is_read_only_with_the_publishers_permission() {
     assert_eq!(error_code(&run).await.as_deref(), Some("denied"));
 }
 
-/// The process is restarted, and the same person publishes the same workflow again.
+/// The process restarts, and the same actor publishes the same workflow again.
 #[tokio::test]
-async fn a_publisher_is_the_same_one_after_a_restart() {
+async fn republishing_after_a_restart_keeps_the_permissions() {
     let (store, clock) = ground().await;
     let first = TestEngine::start_on(store.clone(), clock.clone(), trying).await.unwrap();
     first.acting(all_but(Permission::Manage)).register(tried()).unwrap();
@@ -351,9 +358,9 @@ async fn a_publisher_is_the_same_one_after_a_restart() {
     assert_eq!(context(&run).await["out"], json!(vec!["denied"; 11]));
 }
 
-/// Another process reads the definition from the store and goes on with the run.
+/// Another process reads the definition from the store and continues the run.
 #[tokio::test]
-async fn what_a_publisher_may_not_do_their_runs_may_not_do_in_another_process_either() {
+async fn publisher_permissions_apply_in_other_processes() {
     let (store, clock) = ground().await;
     let only_calls = |builder: Builder| trying(builder).with(|options| options.max_runs = 0);
     let first = TestEngine::start_on(store.clone(), clock.clone(), only_calls).await.unwrap();

@@ -1,4 +1,4 @@
-//! Session slots: in the run's own state, read without asking anybody, and committed with the step.
+//! Session slots: part of the run's own state, read without a store call, and committed with the step.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn session(run: &Run) -> Value {
     Value::Object(run.view().await.unwrap().snapshot.session().clone())
 }
 
-/// Does this as the only step of a run; gives how the run is doing, its error and its slots.
+/// Runs `act` as the only step of a run; returns the run's status, error and slots.
 async fn doing(act: fn(&Cx) -> Result<(), ActionError>) -> (Status, Option<String>, Value) {
     let act = move |cx: Cx| async move { act(&cx) };
     let engine = kit::start(|builder| builder.workflow(job(|work| work)).action("work", act)).await.unwrap();
@@ -29,7 +29,7 @@ async fn doing(act: fn(&Cx) -> Result<(), ActionError>) -> (Status, Option<Strin
 }
 
 #[tokio::test]
-async fn every_method_works_on_a_session_slot_and_shows_at_once() {
+async fn every_method_works_on_a_session_slot() {
     let (status, error, slots) = doing(|cx| {
         let number = cx.session::<i64>("number");
         assert_eq!(number.get()?, None);
@@ -40,7 +40,7 @@ async fn every_method_works_on_a_session_slot_and_shows_at_once() {
         let object = cx.session::<Value>("object");
         object.merge(json!({"a": {"x": 1}, "b": 1}))?;
         object.merge(json!({"a": {"y": 2}}))?;
-        assert_eq!(object.get()?, Some(json!({"a": {"y": 2}, "b": 1})), "it is shallow");
+        assert_eq!(object.get()?, Some(json!({"a": {"y": 2}, "b": 1})), "a merge is shallow");
         let list = cx.session::<Vec<String>>("list");
         for item in ["one", "two", "three"] {
             list.append(item)?;
@@ -62,7 +62,7 @@ async fn every_method_works_on_a_session_slot_and_shows_at_once() {
 }
 
 #[tokio::test]
-async fn after_a_delete_a_session_slot_counts_as_its_initial_value_again() {
+async fn a_deleted_session_slot_has_its_initial_value_again() {
     let (status, error, slots) = doing(|cx| {
         let slot = cx.session::<i64>("slot").initial(10)?;
         assert_eq!(slot.get()?, Some(10));
@@ -73,7 +73,7 @@ async fn after_a_delete_a_session_slot_counts_as_its_initial_value_again() {
         slot.delete()?;
         assert_eq!(slot.increment(-1)?, 9);
         slot.delete()?;
-        assert_eq!(cx.session::<i64>("slot").increment(1)?, 1, "without one it is 0");
+        assert_eq!(cx.session::<i64>("slot").increment(1)?, 1, "without an initial value it starts at 0");
         cx.session::<i64>("slot").delete()
     })
     .await;
@@ -81,7 +81,7 @@ async fn after_a_delete_a_session_slot_counts_as_its_initial_value_again() {
 }
 
 #[tokio::test]
-async fn a_session_operation_that_cannot_be_done_is_an_error_and_changes_nothing() {
+async fn an_invalid_session_operation_changes_nothing() {
     let (status, error, slots) = doing(|cx| {
         let text = cx.session::<Value>("text");
         text.set(&json!("text"))?;
@@ -111,7 +111,7 @@ fn fill(cx: &Cx, many: usize) -> Result<(), ActionError> {
 }
 
 #[tokio::test]
-async fn a_run_has_at_most_256_session_keys_and_the_step_of_one_more_is_refused() {
+async fn a_step_with_more_than_256_session_keys_is_refused() {
     let (status, error, slots) = doing(|cx| fill(cx, 256)).await;
     assert_eq!((status, error, slots.as_object().unwrap().len()), (Status::Completed, None, 256));
     let (status, error, slots) = doing(|cx| {
@@ -124,7 +124,7 @@ async fn a_run_has_at_most_256_session_keys_and_the_step_of_one_more_is_refused(
 }
 
 #[tokio::test]
-async fn a_run_has_at_most_32_kib_in_its_session_and_the_step_of_more_is_refused() {
+async fn a_step_with_more_than_32_kib_of_session_is_refused() {
     let (status, error, _) = doing(|cx| cx.session::<String>("k").set(&"x".repeat(32_000))).await;
     assert_eq!((status, error), (Status::Completed, None));
     let two = |cx: &Cx| {
@@ -136,7 +136,7 @@ async fn a_run_has_at_most_32_kib_in_its_session_and_the_step_of_more_is_refused
     assert_eq!(error.as_deref(), Some("invalidResult"));
 }
 
-/// What is in the session of a run goes into its data, where the test sees it.
+/// Counts its calls in the session and returns the count from before this call.
 async fn note(cx: Cx) -> Result<Value, ActionError> {
     let slot = cx.session::<i64>("count");
     let before = slot.get()?;
@@ -177,7 +177,7 @@ async fn session_slots_are_durable_with_the_next_checkpoint() {
     second.settle().await;
     assert_eq!(context(&run).await, json!({"first": null, "second": 1}));
     assert_eq!(session(&run).await, json!({"count": 2, "by": "second"}));
-    assert_eq!(audit(&second).await, [], "they are the run's own: no trail is kept of them");
+    assert_eq!(audit(&second).await, [], "session slots are part of the run and are not audited");
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn session_slots_are_empty_in_children() {
 }
 
 #[tokio::test]
-async fn what_a_failed_try_has_set_is_not_there_for_the_next_one() {
+async fn session_writes_of_a_failed_attempt_are_discarded() {
     let seen: Arc<Mutex<Vec<Option<i64>>>> = Arc::default();
     let act = {
         let seen = seen.clone();
@@ -242,7 +242,7 @@ async fn what_a_failed_try_has_set_is_not_there_for_the_next_one() {
 }
 
 #[tokio::test]
-async fn branches_at_the_same_time_keep_each_others_session_slots() {
+async fn parallel_branches_keep_each_others_session_slots() {
     let (left, right) = (Gate::new(), Gate::new());
     let sets = |gate: &Gate, key: &'static str| {
         gate.and(move |cx| {

@@ -1,4 +1,4 @@
-//! Slots that runs share: whose they are, what can be done to them, and what happens when two write at once.
+//! Shared slots: their owners, their operations, and concurrent writes.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stepwell::core::spec::{ChildRule, Place, Quorum, Transition, Wait};
 use stepwell::core::{Definition, Spec};
 use stepwell::data::slot::MAX_RETRIES;
-use stepwell::data::{Changes, List, Slot, SlotEvent};
+use stepwell::data::{Changes, KeyList, Slot, SlotEvent};
 use stepwell::engine::Builder;
 use stepwell::store::{CellFilter, CellOp, CellQuery, Space, Status, Store, Ttl, ValueType};
 use stepwell::testing::TestEngine;
@@ -18,7 +18,7 @@ use super::{DAY, as_time_passes};
 use crate::kit::{self, Watched, children_of, ground, other_tenant, soon, status};
 use crate::world::job;
 
-/// A run with a child below it and two branches at the same time.
+/// A run with one child and two parallel branches.
 fn family() -> Spec {
     let below = Wait { children: Some(ChildRule::All), ..Wait::default() };
     Spec::new("family")
@@ -53,7 +53,7 @@ fn counting(builder: Builder) -> Builder {
 }
 
 #[tokio::test]
-async fn an_execution_slot_is_shared_by_a_root_run_its_children_and_its_branches() {
+async fn an_execution_slot_is_shared_by_a_run_and_its_children() {
     let engine = kit::start(counting).await.unwrap();
     let run = engine.start(Start::new("family")).await.unwrap();
     engine.settle().await;
@@ -73,7 +73,7 @@ async fn an_execution_slot_is_shared_by_a_root_run_its_children_and_its_branches
 }
 
 #[tokio::test]
-async fn a_workflow_slot_is_shared_by_all_runs_of_one_name_and_by_no_others() {
+async fn a_workflow_slot_is_shared_by_runs_of_one_workflow() {
     let engine = kit::start(counting).await.unwrap();
     for _ in 0..2 {
         engine.start(Start::new("family")).await.unwrap();
@@ -86,16 +86,16 @@ async fn a_workflow_slot_is_shared_by_all_runs_of_one_name_and_by_no_others() {
     assert_eq!(state.workflow::<i64>("other", "steps").get().await.unwrap(), None);
 }
 
-/// Cells of an owner, tombstones too.
+/// The number of cells of an owner, tombstones included.
 async fn rows(engine: &Engine, space: Space, owner: String) -> usize {
     let filter = CellFilter::Prefix(String::new());
     let now = engine.now();
-    let query = CellQuery { space, owner, filter, now, with_dead: true, limit: 100, cursor: None };
+    let query = CellQuery { space, owner, filter, now, include_deleted: true, limit: 100, cursor: None };
     engine.store().cells(engine.scope(), query).await.unwrap().items.len()
 }
 
 #[tokio::test]
-async fn execution_slots_go_when_the_root_is_purged_and_workflow_slots_stay() {
+async fn purging_the_root_run_removes_its_execution_slots() {
     let build = |builder| counting(builder).with(|options| options.retention_ms = Some(2 * 86_400_000));
     let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("family")).await.unwrap();
@@ -112,7 +112,7 @@ async fn execution_slots_go_when_the_root_is_purged_and_workflow_slots_stay() {
 }
 
 #[tokio::test]
-async fn the_initial_value_counts_only_before_the_first_write() {
+async fn the_initial_value_applies_only_before_the_first_write() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let slot = engine.state().workflow::<i64>("w", "a").initial(10);
     let other = engine.state().workflow::<i64>("w", "a").initial(77);
@@ -131,7 +131,7 @@ async fn the_initial_value_counts_only_before_the_first_write() {
     assert_eq!(engine.state().workflow::<i64>("w", "b").increment(5).await.unwrap(), 5);
 }
 
-/// Every method of a slot, from outside.
+/// Calls every method of a slot from outside of runs.
 async fn does_everything(slot: Slot<Value>) {
     assert_eq!(slot.get().await.unwrap(), None);
     assert_eq!(slot.set(&json!(40)).await.unwrap(), 1);
@@ -172,7 +172,7 @@ async fn every_method_works_on_a_workflow_slot_from_outside() {
 }
 
 #[tokio::test]
-async fn operations_start_from_the_initial_value_too() {
+async fn operations_start_from_the_initial_value() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let slot = |key: &str, initial: Value| engine.state().workflow::<Value>("w", key).initial(initial);
     let list = slot("list", json!([1, 2, 3]));
@@ -185,12 +185,12 @@ async fn operations_start_from_the_initial_value_too() {
     object.merge(json!({"b": 2})).await.unwrap();
     assert_eq!(object.get().await.unwrap(), Some(json!({"a": 1, "b": 2})));
     let text = slot("text", json!("ten"));
-    assert!(matches!(text.increment(1).await, Err(DataError::Invalid(_))), "it adds to what `get` gives");
+    assert!(matches!(text.increment(1).await, Err(DataError::Invalid(_))), "it adds to the initial value");
     assert_eq!(text.get().await.unwrap(), Some(json!("ten")));
 }
 
 #[tokio::test]
-async fn amounts_are_exact_to_64_bits_and_may_be_negative_or_fractions() {
+async fn amounts_are_exact_to_64_bits() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let slot = engine.state().workflow::<Value>("w", "sum");
     assert_eq!(slot.increment(-7).await.unwrap(), json!(-7));
@@ -206,11 +206,11 @@ async fn amounts_are_exact_to_64_bits_and_may_be_negative_or_fractions() {
     assert_eq!(slot.increment(u64::MAX).await.unwrap(), json!(u64::MAX));
     slot.set(&json!(0)).await.unwrap();
     assert_eq!(slot.increment(i64::MIN).await.unwrap(), json!(i64::MIN));
-    assert_eq!(slot.get().await.unwrap(), Some(json!(i64::MIN)), "and so it is kept");
+    assert_eq!(slot.get().await.unwrap(), Some(json!(i64::MIN)), "it is stored exactly");
 }
 
 #[tokio::test]
-async fn what_would_overflow_is_an_error_and_changes_nothing() {
+async fn an_overflow_is_an_error_and_changes_nothing() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let slot = engine.state().workflow::<Value>("w", "edge");
     for (value, by) in [(json!(u64::MAX), 1), (json!(i64::MIN), -1)] {
@@ -226,12 +226,12 @@ async fn what_would_overflow_is_an_error_and_changes_nothing() {
         assert_eq!(slot.get().await.unwrap(), before);
     }
     slot.set(&json!(f64::MAX)).await.unwrap();
-    assert!(matches!(slot.increment(f64::MAX).await, Err(DataError::Invalid(_))), "that is no number");
+    assert!(matches!(slot.increment(f64::MAX).await, Err(DataError::Invalid(_))), "the sum is not finite");
     assert_eq!(slot.get().await.unwrap(), Some(json!(f64::MAX)));
 }
 
 #[tokio::test]
-async fn an_operation_on_a_value_of_another_kind_is_an_error_and_changes_nothing() {
+async fn an_operation_on_the_wrong_type_changes_nothing() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let slot = engine.state().workflow::<Value>("w", "kind");
     let invalid = |error: DataError| assert_eq!(error.code(), "invalid", "{error:?}");
@@ -250,7 +250,7 @@ async fn an_operation_on_a_value_of_another_kind_is_an_error_and_changes_nothing
     invalid(number.get().await.unwrap_err());
 }
 
-/// A slot whose store lets somebody else write before a commit arrives.
+/// A slot whose store applies another write before a commit arrives.
 struct Crossed {
     store: Arc<Watched>,
     engine: TestEngine,
@@ -270,9 +270,9 @@ fn slot_of(engine: &Engine) -> Slot<i64> {
     engine.state().workflow("w", "crossed")
 }
 
-/// Two people press a button at the same time: both have to count.
+/// Two users press a button at the same time, and both must be counted.
 #[tokio::test]
-async fn an_update_whose_value_was_changed_meanwhile_is_made_again_of_the_new_one() {
+async fn a_conflicting_update_is_retried_with_the_new_value() {
     let Crossed { store, engine, other, clock } = crossed().await;
     let slot = slot_of(&engine);
     slot.set(&1).await.unwrap();
@@ -289,17 +289,17 @@ async fn an_update_whose_value_was_changed_meanwhile_is_made_again_of_the_new_on
     assert_eq!(as_time_passes(&clock, update).await.unwrap(), 101);
     assert_eq!(*seen.lock().unwrap(), [Some(1), Some(100)]);
     assert_eq!(slot.get().await.unwrap(), Some(101));
-    assert_eq!(slot.set(&0).await.unwrap(), 4, "the lost try has not written");
+    assert_eq!(slot.set(&0).await.unwrap(), 4, "the lost attempt wrote nothing");
 }
 
-/// Everything a stream has by now.
+/// The items that a stream has ready now.
 fn ready<T>(stream: impl futures_util::Stream<Item = T>) -> Vec<T> {
     let mut stream = std::pin::pin!(stream);
     std::iter::from_fn(|| stream.next().now_or_never().flatten()).collect()
 }
 
 #[tokio::test]
-async fn an_update_that_is_lost_every_time_is_given_up_and_every_try_is_told() {
+async fn an_update_that_always_conflicts_is_abandoned() {
     let Crossed { store, engine, other, clock } = crossed().await;
     let slot = slot_of(&engine).max_retries(3);
     let events = slot.events();
@@ -316,11 +316,11 @@ async fn an_update_that_is_lost_every_time_is_given_up_and_every_try_is_told() {
     let conflict = |attempt| SlotEvent::Conflict { attempt };
     let told = [conflict(1), conflict(2), conflict(3), SlotEvent::Exhausted { attempts: 3 }];
     assert_eq!(ready(events), told);
-    assert_eq!(slot.get().await.unwrap(), Some(30), "only what the others wrote");
+    assert_eq!(slot.get().await.unwrap(), Some(30), "only the other writer's sum");
 }
 
 #[tokio::test]
-async fn an_update_is_tried_ten_times_unless_the_handle_says_otherwise() {
+async fn an_update_has_ten_attempts_by_default() {
     let Crossed { store, engine, other, clock } = crossed().await;
     let (slot, theirs, mut calls) = (slot_of(&engine), slot_of(&other), 0);
     let update = slot.update(|value| {
@@ -334,9 +334,9 @@ async fn an_update_is_tried_ten_times_unless_the_handle_says_otherwise() {
     assert_eq!((calls, MAX_RETRIES), (10, 10));
 }
 
-/// Without a tombstone a value that was deleted would look as if it had never been there.
+/// Without a tombstone a deleted value would look like one that was never written.
 #[tokio::test]
-async fn an_update_whose_value_was_deleted_meanwhile_sees_nothing_the_next_time() {
+async fn a_retried_update_sees_a_deletion() {
     let Crossed { store, engine, other, clock } = crossed().await;
     let slot = slot_of(&engine).initial(5);
     slot.set(&1).await.unwrap();
@@ -355,7 +355,7 @@ async fn an_update_whose_value_was_deleted_meanwhile_sees_nothing_the_next_time(
 }
 
 #[tokio::test]
-async fn an_update_of_what_was_never_written_is_lost_to_the_first_write() {
+async fn an_update_of_an_unwritten_slot_conflicts_with_a_write() {
     let Crossed { store, engine, other, clock } = crossed().await;
     let slot = slot_of(&engine).initial(5);
     let (seen, theirs) = (Mutex::new(Vec::new()), slot_of(&other));
@@ -372,11 +372,11 @@ async fn an_update_of_what_was_never_written_is_lost_to_the_first_write() {
         9
     });
     as_time_passes(&clock, update).await.unwrap();
-    assert_eq!(*seen.lock().unwrap(), [Some(5), None], "written and deleted is not never written");
+    assert_eq!(*seen.lock().unwrap(), [Some(5), None], "a deleted slot is not an unwritten one");
 }
 
 #[tokio::test]
-async fn operations_at_the_same_time_do_not_conflict_and_none_is_lost() {
+async fn concurrent_operations_do_not_conflict() {
     let Crossed { engine, other, .. } = crossed().await;
     let (count, list) = (slot_of(&engine), engine.state().workflow::<Value>("w", "list"));
     let theirs = slot_of(&other);
@@ -391,13 +391,13 @@ async fn operations_at_the_same_time_do_not_conflict_and_none_is_lost() {
     let (sums, _) = soon(futures_util::future::join(join_all(increments), join_all(appends))).await;
     let mut sums = sums;
     sums.sort_unstable();
-    assert_eq!(sums, (1..=20).collect::<Vec<_>>(), "each got a sum of its own");
+    assert_eq!(sums, (1..=20).collect::<Vec<_>>(), "each got a distinct sum");
     assert_eq!(list.get().await.unwrap().unwrap().as_array().unwrap().len(), 20);
     assert_eq!(count.set(&0).await.unwrap(), 21, "each raised the version");
 }
 
 #[tokio::test]
-async fn updates_at_the_same_time_lose_nothing_of_each_other() {
+async fn concurrent_updates_are_all_applied() {
     let Crossed { engine, other, clock, .. } = crossed().await;
     let updates = (0..8).map(|at| {
         let slot = slot_of(if at % 2 == 0 { &engine } else { &other }).max_retries(50);
@@ -408,7 +408,7 @@ async fn updates_at_the_same_time_lose_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn a_handles_stream_tells_of_each_change_with_the_one_before_and_its_version() {
+async fn slot_events_have_the_previous_value_and_version() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let slot = engine.state().workflow::<i64>("w", "told");
     slot.set(&1).await.unwrap();
@@ -427,7 +427,7 @@ async fn a_handles_stream_tells_of_each_change_with_the_one_before_and_its_versi
         change(None, Some(21), 5),
         change(Some(7), None, 6),
     ];
-    assert_eq!(ready(events), told, "from when it listens, and a delete of nothing is none");
+    assert_eq!(ready(events), told, "only changes since `events` was called; deleting nothing is none");
 }
 
 #[tokio::test]
@@ -439,7 +439,7 @@ async fn an_address_is_percent_encoded_part_by_part() {
     let slot = engine.state().workflow::<i64>("my flow:1", "k");
     assert_eq!(slot.address(), "state:workflow-scope:default:my%20flow%3A1:k");
     let one = engine.state().workflow::<i64>("a:b", "c").address();
-    assert_ne!(one, engine.state().workflow::<i64>("a", "b:c").address(), "no two slots share one");
+    assert_ne!(one, engine.state().workflow::<i64>("a", "b:c").address(), "no two slots share an address");
 }
 
 #[tokio::test]
@@ -456,7 +456,7 @@ async fn a_key_has_1_to_256_characters() {
 }
 
 #[tokio::test]
-async fn another_tenants_slots_are_others() {
+async fn slots_are_scoped_to_a_tenant() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let run = new_run_id();
     let theirs = engine.for_tenant(other_tenant());
@@ -470,7 +470,7 @@ async fn another_tenants_slots_are_others() {
 }
 
 #[tokio::test]
-async fn slots_are_listed_and_written_with_their_version_as_a_condition() {
+async fn slots_are_written_with_their_version_as_a_condition() {
     let engine = kit::start(counting).await.unwrap();
     let (state, root) = (engine.state(), new_run_id());
     let slot = state.workflow::<Value>("family", "total");
@@ -488,7 +488,7 @@ async fn slots_are_listed_and_written_with_their_version_as_a_condition() {
         .unwrap();
     let entry = slot.entry().await.unwrap().unwrap();
     assert_eq!((entry.value, entry.revision), (json!(2), 2));
-    let list = |limit: u32| List { limit: Some(limit), ..List::default() };
+    let list = |limit: u32| KeyList { limit: Some(limit), ..KeyList::default() };
     let page = state.list_workflow("family", list(10)).await.unwrap();
     assert_eq!(page.items.iter().map(|entry| entry.key.as_str()).collect::<Vec<_>>(), ["total"]);
     assert_eq!(state.list_execution(root, list(10)).await.unwrap().items[0].value, json!(3));

@@ -1,11 +1,11 @@
-//! What an action writes is staged: it is committed with the action's result, once, or not at all.
+//! Staged writes of an action: they are committed together with its result, exactly once or not at all.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepwell::core::retry::Retry;
-use stepwell::data::{List, Lookup, NewLink, Set, StagedSlot};
+use stepwell::data::{KeyList, Lookup, NewLink, Set, StagedSlot};
 use stepwell::engine::Builder;
 use stepwell::host::BoxFuture;
 use stepwell::store::{Entity, Status};
@@ -13,7 +13,9 @@ use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Engine, Run, Start};
 
 use super::trail;
-use crate::kit::{self, Fate, LEASE_MS, Watched, error_code, ground, mortal, settle, status, version};
+use crate::kit::{
+    self, Fate, LEASE_MS, Watched, error_code, ground, settle, start_killable, status, version,
+};
 use crate::world::{Gate, Given, job};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,7 +37,7 @@ async fn working(
 }
 
 #[tokio::test]
-async fn staged_writes_show_inside_the_action_and_outside_only_after_its_commit() {
+async fn staged_writes_are_private_to_the_action_until_its_commit() {
     let gate = Gate::new();
     let act = {
         let gate = gate.clone();
@@ -52,7 +54,7 @@ async fn staged_writes_show_inside_the_action_and_outside_only_after_its_commit(
                 let entry = kv.get("a").await?.unwrap();
                 assert_eq!((entry.value, entry.revision), (json!(7), 2));
                 kv.delete("b")?;
-                assert_eq!(kv.list(List::default()).await?.items, [], "a listing has what is committed");
+                assert_eq!(kv.list(KeyList::default()).await?.items, [], "a listing has committed keys only");
                 gate.pass().await;
                 Ok(Value::Null)
             })
@@ -68,7 +70,7 @@ async fn staged_writes_show_inside_the_action_and_outside_only_after_its_commit(
     assert_eq!((entry.value, entry.revision, entry.created_by_run), (json!(7), 2, Some(run.id())));
 }
 
-/// Stages every method of a slot.
+/// Stages a call of every slot method.
 async fn stage_everything(slot: impl Fn(&str) -> StagedSlot<Value>) -> Result<(), ActionError> {
     let number = slot("number").initial(json!(10))?;
     assert_eq!(number.get().await?, Some(json!(10)));
@@ -120,7 +122,7 @@ async fn every_method_can_be_staged_on_both_kinds_of_slots() {
 }
 
 #[tokio::test]
-async fn a_failed_action_leaves_nothing_of_what_it_staged() {
+async fn a_failed_action_discards_its_staged_writes() {
     let act = |cx: Cx| -> BoxFuture<Given> {
         Box::pin(async move {
             cx.workflow_scope::<i64>("count").increment(1)?;
@@ -141,7 +143,7 @@ async fn a_failed_action_leaves_nothing_of_what_it_staged() {
 }
 
 #[tokio::test]
-async fn an_operation_that_cannot_be_done_at_the_commit_fails_the_action_and_nothing_is_written() {
+async fn an_invalid_write_at_the_commit_fails_the_action() {
     let act = |cx: Cx| -> BoxFuture<Given> {
         Box::pin(async move {
             cx.kv("test").set("a", 1)?;
@@ -156,29 +158,29 @@ async fn an_operation_that_cannot_be_done_at_the_commit_fails_the_action_and_not
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(60 * SECOND).await;
     assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("refused")));
-    assert_eq!(run.view().await.unwrap().ledger.failures.len(), 1, "trying again is of no use");
+    assert_eq!(run.view().await.unwrap().ledger.failures.len(), 1, "the action is not retried");
     assert_eq!(engine.kv("test").get("a").await.unwrap(), None);
     assert_eq!(text.get().await.unwrap(), Some(json!("text")));
 }
 
-/// What a try of an action was given: its number, its key and the value it found.
+/// One attempt of an action: its number, its key and the value it found.
 type Try = (u32, String, Option<i64>);
 
-/// An action that updates a slot, waits at a gate and then says that it is done.
+/// An action that updates a slot, waits at a gate and then completes.
 #[derive(Clone)]
 struct Updating {
     gate: Gate,
-    tries: Arc<Mutex<Vec<Try>>>,
+    attempts: Arc<Mutex<Vec<Try>>>,
     most: u32,
 }
 
 impl Updating {
     fn new(most: u32) -> Self {
-        Updating { gate: Gate::new(), tries: Arc::default(), most }
+        Updating { gate: Gate::new(), attempts: Arc::default(), most }
     }
 
-    fn tries(&self) -> Vec<Try> {
-        self.tries.lock().unwrap().clone()
+    fn attempts(&self) -> Vec<Try> {
+        self.attempts.lock().unwrap().clone()
     }
 
     fn action(&self) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + use<> {
@@ -188,8 +190,8 @@ impl Updating {
             Box::pin(async move {
                 let slot = cx.workflow_scope::<i64>("count").max_retries(all.most);
                 let before = slot.get().await?;
-                all.tries.lock().unwrap().push((cx.attempt(), cx.idempotency_key(), before));
-                cx.kv("test").increment("tries", 1)?;
+                all.attempts.lock().unwrap().push((cx.attempt(), cx.idempotency_key(), before));
+                cx.kv("test").increment("attempts", 1)?;
                 slot.update(|value| value.unwrap_or_default() + 1).await?;
                 all.gate.pass().await;
                 Ok(Value::Null)
@@ -199,7 +201,7 @@ impl Updating {
 }
 
 #[tokio::test]
-async fn a_lost_update_has_the_whole_action_run_again_with_the_same_key_and_it_is_no_failed_try() {
+async fn a_lost_update_reruns_the_action_with_the_same_key() {
     let updating = Updating::new(10);
     let (engine, run) = working(updating.action(), 0).await;
     assert_eq!(updating.gate.inside(), 1);
@@ -207,36 +209,36 @@ async fn a_lost_update_has_the_whole_action_run_again_with_the_same_key_and_it_i
     updating.gate.open(1);
     engine.advance(SECOND).await;
     assert_eq!((updating.gate.inside(), status(&run).await), (1, Status::Running), "it runs again");
-    assert_eq!((version(&run).await, engine.kv("test").get("tries").await.unwrap()), (0, None));
+    assert_eq!((version(&run).await, engine.kv("test").get("attempts").await.unwrap()), (0, None));
     updating.gate.open(1);
     engine.settle().await;
     assert_eq!((status(&run).await, counter(&engine).get().await.unwrap()), (Status::Completed, Some(101)));
     let key = format!("{}-1", run.id());
-    assert_eq!(updating.tries(), [(1, key.clone(), None), (1, key, Some(100))]);
+    assert_eq!(updating.attempts(), [(1, key.clone(), None), (1, key, Some(100))]);
     assert_eq!(run.view().await.unwrap().ledger.failures, []);
-    assert_eq!(engine.kv("test").get("tries").await.unwrap().unwrap().value, json!(1));
+    assert_eq!(engine.kv("test").get("attempts").await.unwrap().unwrap().value, json!(1));
 }
 
 #[tokio::test]
-async fn a_run_whose_update_is_lost_every_time_fails_with_a_conflict() {
+async fn an_update_that_always_conflicts_fails_the_run() {
     let updating = Updating::new(3);
     let (engine, run) = working(updating.action(), 5).await;
     for value in 1..=3 {
-        assert_eq!(updating.gate.inside(), 1, "before try {value} is lost");
+        assert_eq!(updating.gate.inside(), 1, "before attempt {value} is lost");
         counter(&engine).set(&(value * 100)).await.unwrap();
         updating.gate.open(1);
         engine.advance(SECOND).await;
     }
     engine.advance(600 * SECOND).await;
     assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("conflict")));
-    assert_eq!(updating.tries().len(), 3);
+    assert_eq!(updating.attempts().len(), 3);
     assert_eq!(counter(&engine).get().await.unwrap(), Some(300));
-    assert_eq!(engine.kv("test").get("tries").await.unwrap(), None);
+    assert_eq!(engine.kv("test").get("attempts").await.unwrap(), None);
 }
 
-/// Ten runs add one each to what they read: with a lost update among them it would not be ten.
+/// Ten runs each add one to the value they read: a lost update would make the sum less than ten.
 #[tokio::test]
-async fn runs_that_update_the_same_slot_at_the_same_time_lose_nothing() {
+async fn concurrent_runs_updating_one_slot_lose_nothing() {
     let act = |cx: Cx| async move {
         let slot = cx.workflow_scope::<i64>("count").max_retries(100);
         let before = slot.get().await?;
@@ -265,7 +267,7 @@ async fn runs_that_update_the_same_slot_at_the_same_time_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_conflict_on_a_revision_that_an_action_names_fails_it_and_is_not_tried_again() {
+async fn a_conflict_on_a_given_revision_is_not_retried() {
     let calls = Arc::new(Mutex::new(0));
     let act = {
         let calls = calls.clone();
@@ -300,7 +302,7 @@ async fn both(engine: &Engine) -> (Option<i64>, Option<Value>) {
 }
 
 #[tokio::test]
-async fn an_increment_is_applied_once_when_the_process_dies_with_it_staged() {
+async fn a_crash_with_a_staged_increment_applies_it_once() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
     let act = {
@@ -315,23 +317,23 @@ async fn an_increment_is_applied_once_when_the_process_dies_with_it_staged() {
         }
     };
     let dies = |builder: Builder| builder.workflow(job(|work| work)).action("work", act);
-    let (first, tasks) = mortal(store.clone(), &clock, dies).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, dies).await;
     let run = first.start(Start::new("job")).await.unwrap().id();
     first.settle().await;
     assert_eq!(gate.inside(), 1);
     tasks.kill().await;
     assert_eq!((gate.dropped(), both(&first).await), (1, (None, None)));
-    let (second, _tasks) = mortal(store, &clock, adding).await;
+    let (second, _tasks) = start_killable(store, &clock, adding).await;
     second.advance(Duration::from_millis(2 * LEASE_MS)).await;
     assert_eq!(status(&second.run(run)).await, Status::Completed);
     assert_eq!(both(&second).await, (Some(1), Some(json!(1))));
 }
 
-/// A process dies at the commit of its increment: it never arrives, or it arrives and nobody hears of it.
+/// A process crashes at the commit of its increment: the commit never arrives, or its answer is lost.
 async fn dies_at_the_commit(fate: Fate) {
     let (inner, clock) = ground().await;
     let store = Watched::new(inner.clone());
-    let (first, tasks) = mortal(store.clone(), &clock, adding).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, adding).await;
     let mut is_dead = false;
     store.rule(move |commit| match (is_dead, commit.cells.is_empty()) {
         (true, _) => Fate::Hangs,
@@ -344,20 +346,20 @@ async fn dies_at_the_commit(fate: Fate) {
     let run = first.start(Start::new("job")).await.unwrap().id();
     first.settle().await;
     tasks.kill().await;
-    let (second, _tasks) = mortal(inner, &clock, adding).await;
+    let (second, _tasks) = start_killable(inner, &clock, adding).await;
     second.advance(Duration::from_millis(2 * LEASE_MS)).await;
     assert_eq!(status(&second.run(run)).await, Status::Completed);
     assert_eq!(both(&second).await, (Some(1), Some(json!(1))), "{fate:?}");
 }
 
 #[tokio::test]
-async fn an_increment_is_applied_once_when_the_process_dies_at_its_commit() {
+async fn a_crash_at_the_commit_applies_an_increment_once() {
     dies_at_the_commit(Fate::Hangs).await;
     dies_at_the_commit(Fate::AnswerLost).await;
 }
 
 #[tokio::test]
-async fn an_increment_whose_commits_answer_is_lost_is_applied_once() {
+async fn a_lost_commit_answer_applies_an_increment_once() {
     let (inner, clock) = ground().await;
     let store = Watched::new(inner);
     let engine = TestEngine::start_on(store.clone(), clock, adding).await.unwrap();
@@ -369,7 +371,7 @@ async fn an_increment_whose_commits_answer_is_lost_is_applied_once() {
 }
 
 #[tokio::test]
-async fn nothing_can_be_staged_when_the_action_is_over() {
+async fn nothing_can_be_staged_after_the_action_has_ended() {
     let kept: Arc<Mutex<Option<Cx>>> = Arc::default();
     let act = {
         let kept = kept.clone();
@@ -382,8 +384,8 @@ async fn nothing_can_be_staged_when_the_action_is_over() {
     assert_eq!(status(&run).await, Status::Completed);
     let cx = kept.lock().unwrap().take().unwrap();
     let code = |result: Result<(), ActionError>| result.map_err(|error| error.failure().code.clone());
-    assert_eq!(code(cx.kv("test").set("a", 1)), Err("over".to_owned()));
-    assert_eq!(code(cx.workflow_scope::<i64>("count").increment(1)), Err("over".to_owned()));
-    assert_eq!(code(cx.session::<i64>("count").set(&1)), Err("over".to_owned()));
+    assert_eq!(code(cx.kv("test").set("a", 1)), Err("actionEnded".to_owned()));
+    assert_eq!(code(cx.workflow_scope::<i64>("count").increment(1)), Err("actionEnded".to_owned()));
+    assert_eq!(code(cx.session::<i64>("count").set(&1)), Err("actionEnded".to_owned()));
     assert_eq!(both(&engine).await, (None, None));
 }

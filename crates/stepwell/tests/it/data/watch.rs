@@ -1,4 +1,4 @@
-//! Whoever watches a value sees the newest one, whoever wrote it, also when nobody says that it has changed.
+//! Watching values: a watcher gets the newest value from any writer, even without a change notification.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use stepwell::core::RunId;
 use stepwell::data::{Set, SlotEvent};
 use stepwell::engine::Builder;
 use stepwell::store::{
-    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record,
-    RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId,
-    TenantScope, WaitQuery, WaitRow,
+    Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitRef, Committed, Document,
+    DocumentQuery, DueTenant, Heartbeat, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery,
+    Loaded, Membership, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion,
+    Store, StoreError, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{Engine, ManualClock};
@@ -34,7 +34,7 @@ fn slot(engine: &Engine) -> stepwell::data::Slot<i64> {
     engine.state().workflow("w", "watched")
 }
 
-/// Nothing comes for a moment.
+/// Returns whether nothing arrives for a short time.
 async fn is_quiet<T>(what: impl Future<Output = T>) -> bool {
     tokio::time::timeout(Duration::from_millis(20), what).await.is_err()
 }
@@ -44,7 +44,7 @@ fn change(value: Option<i64>, previous: Option<i64>, version: u64) -> SlotEvent<
 }
 
 #[tokio::test]
-async fn a_watcher_sees_the_value_as_it_is_and_every_change_made_by_another_engine() {
+async fn a_watcher_sees_changes_made_by_another_engine() {
     let (here, there) = two().await;
     let mut seen = Box::pin(slot(&here).watch().unwrap());
     assert_eq!(soon(seen.next()).await.unwrap().unwrap(), change(None, None, 0));
@@ -55,13 +55,13 @@ async fn a_watcher_sees_the_value_as_it_is_and_every_change_made_by_another_engi
     slot(&there).delete().await.unwrap();
     assert_eq!(soon(seen.next()).await.unwrap().unwrap(), change(None, Some(5), 3));
     slot(&here).set(&6).await.unwrap();
-    assert_eq!(soon(seen.next()).await.unwrap().unwrap(), change(Some(6), None, 4), "and its own");
+    assert_eq!(soon(seen.next()).await.unwrap().unwrap(), change(Some(6), None, 4), "and its own changes");
     let mut late = Box::pin(slot(&there).watch().unwrap());
     assert_eq!(soon(late.next()).await.unwrap().unwrap(), change(Some(6), None, 4));
 }
 
 #[tokio::test]
-async fn a_watcher_is_not_told_of_what_happens_to_others() {
+async fn a_watcher_sees_only_its_own_slot() {
     let (here, there) = two().await;
     let mut seen = Box::pin(slot(&here).watch().unwrap());
     soon(seen.next()).await.unwrap().unwrap();
@@ -74,9 +74,9 @@ async fn a_watcher_is_not_told_of_what_happens_to_others() {
     assert_eq!(soon(seen.next()).await.unwrap().unwrap(), change(Some(2), None, 1));
 }
 
-/// A watcher that is slower than the writers gets the newest value, not all of them.
+/// A watcher that is slower than the writers gets the newest value and may skip others.
 #[tokio::test]
-async fn versions_only_rise_and_previous_is_what_was_seen_last_whatever_was_skipped() {
+async fn a_slow_watcher_skips_values_but_versions_rise() {
     let (here, there) = two().await;
     let mut seen = Box::pin(slot(&here).watch().unwrap());
     soon(seen.next()).await.unwrap().unwrap();
@@ -90,7 +90,7 @@ async fn versions_only_rise_and_previous_is_what_was_seen_last_whatever_was_skip
         while version < 40 {
             let SlotEvent::Change { value, previous, version: next } = seen.next().await.unwrap().unwrap()
             else {
-                panic!("a watcher is told of changes only");
+                panic!("a watcher receives changes only");
             };
             assert!(next > version, "{next} after {version}");
             assert_eq!((previous, value), (last, Some(i64::try_from(next).unwrap())));
@@ -101,7 +101,7 @@ async fn versions_only_rise_and_previous_is_what_was_seen_last_whatever_was_skip
 }
 
 #[tokio::test]
-async fn that_a_watched_key_expires_is_seen_when_it_does() {
+async fn a_watcher_sees_a_key_expire() {
     let (store, clock) = ground().await;
     let (here, there) = (on(store.clone(), &clock).await, on(store, &clock).await);
     there.kv("test").set_with("a", Set::new(1).ttl(Duration::from_secs(10))).await.unwrap();
@@ -111,7 +111,7 @@ async fn that_a_watched_key_expires_is_seen_when_it_does() {
     assert!(is_quiet(seen.next()).await);
     let ends = clock_at(&here, 10);
     clock.set(clock_at(&here, 9));
-    assert!(is_quiet(seen.next()).await, "not a moment before");
+    assert!(is_quiet(seen.next()).await, "not before it expires");
     clock.set(ends);
     let last = soon(seen.next()).await.unwrap().unwrap();
     assert_eq!((last.value, last.previous, last.version), (None, Some(json!(1)), 1));
@@ -125,7 +125,7 @@ fn clock_at(engine: &Engine, seconds: u64) -> stepwell::core::Timestamp {
 }
 
 #[tokio::test]
-async fn a_time_that_is_made_longer_meanwhile_is_waited_for_anew() {
+async fn a_watcher_follows_an_extended_ttl() {
     let (store, clock) = ground().await;
     let engine = on(store, &clock).await;
     let kv = engine.kv("test");
@@ -141,7 +141,7 @@ async fn a_time_that_is_made_longer_meanwhile_is_waited_for_anew() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_hears_nothing_looks_now_and_then() {
+async fn a_watcher_without_notifications_polls() {
     let (store, clock) = ground().await;
     let deaf: Arc<dyn Store> = Arc::new(Deaf(store.clone()));
     let often = |builder: Builder| builder.with(|options| options.poll_ms = 1_000);
@@ -152,7 +152,7 @@ async fn a_watcher_that_hears_nothing_looks_now_and_then() {
     for value in 1..4 {
         assert!(is_quiet(seen.next()).await);
         slot(&there).increment(1).await.unwrap();
-        assert!(is_quiet(seen.next()).await, "nothing has told it");
+        assert!(is_quiet(seen.next()).await, "no notification arrives");
         let next = as_time_passes(&clock, seen.next()).await.unwrap().unwrap();
         assert!(matches!(next, SlotEvent::Change { value: Some(now), .. } if now == value), "{next:?}");
     }
@@ -161,7 +161,7 @@ async fn a_watcher_that_hears_nothing_looks_now_and_then() {
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A store that never says that anything has happened.
+/// A store that never sends change notifications.
 struct Deaf(Arc<dyn Store>);
 
 macro_rules! forward {
@@ -178,7 +178,7 @@ macro_rules! forward {
 
 impl Store for Deaf {
     fn hints(&self) -> Hints {
-        HintSender::default().listen()
+        HintSender::default().subscribe()
     }
 
     forward! {
@@ -186,8 +186,8 @@ impl Store for Deaf {
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         load(scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
         claim(scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError>;
-        due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
-        beat(beat: Beat) -> Result<Beaten, StoreError>;
+        due(expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError>;
+        heartbeat(beat: Heartbeat) -> Result<Membership, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
         links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
@@ -195,7 +195,7 @@ impl Store for Deaf {
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
         records(scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
-        sweep(scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError>;
+        cleanup(scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError>;
         tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
         migrate() -> Result<SchemaVersion, StoreError>;
     }

@@ -1,4 +1,4 @@
-//! Started, resumed, ended: the same definition wherever it rests.
+//! Flows start, resume and end with the same definition under every strategy.
 
 use serde_json::json;
 use stepwell::Start;
@@ -8,9 +8,9 @@ use stepwell::store::Status;
 use super::{check, flows, login, verify};
 use crate::kit::{self, soon};
 
-/// E1, E2, E9: a wrong input leaves the flow where it is, with what is wrong by field, and the token is still good.
+/// E1, E2, E9: invalid input leaves the flow where it is and reports errors by field; the token stays valid.
 #[tokio::test]
-async fn a_login_goes_from_pause_to_pause_wherever_it_rests() {
+async fn a_login_resumes_from_pause_to_pause() {
     for strategy in ["sealed", "handle"] {
         let build = |builder: stepwell::Builder| {
             builder.workflow(login()).action("check", check).action("verify", verify)
@@ -18,7 +18,7 @@ async fn a_login_goes_from_pause_to_pause_wherever_it_rests() {
         let engine = kit::start(build).await.unwrap();
         let flows = flows(&engine, strategy);
         let begun = soon(flows.start(Start::new("login").input(&json!({})))).await.unwrap();
-        assert_eq!((begun.status, begun.rests.as_deref()), (Status::Waiting, Some(strategy)));
+        assert_eq!((begun.status, begun.strategy.as_deref()), (Status::Waiting, Some(strategy)));
         assert_eq!(begun.waits[0].place, "password");
         let token = begun.token.unwrap();
         assert!(token.starts_with(&format!("{strategy}.")), "{token}");

@@ -1,4 +1,4 @@
-//! Flows behind handles: the row, what is kept in it and what is not, shadow columns, and when it goes.
+//! Flows behind handles: the stored row, its contents, its shadow columns, and its removal.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use stepwell::core::shadow::{Shadow, ShadowValue};
 use stepwell::core::{Definition, RunId};
 use stepwell::engine::Builder;
 use stepwell::flow::{FlowError, Flows, Handle, Resume};
-use stepwell::store::{HandleKind, HandleQuery, HandleRow, Record, RecordQuery, Status};
+use stepwell::store::{HandleKind, HandleQuery, HandleRow, Record, RecordQuery, ShadowFilter, Status};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{Actor, Engine, Permission, Start};
 
 use super::{begin, begun, flows, go, handles, keep, next, nothing, ring, walk};
 use crate::kit::{self, Watched, after_s, ground, other_tenant, soon};
 
-/// A flow whose data becomes what it is given, with three columns.
+/// A flow whose data is replaced by its input, with three shadow columns.
 fn order() -> Definition {
     walk("order", &["keep", "keep", "keep"])
         .shadow("city", Shadow::string("city"))
@@ -41,19 +41,19 @@ async fn given(flows: &Flows, token: &str, input: Value) -> String {
     soon(flows.resume(Resume::new(token).input(&input))).await.unwrap().token.unwrap()
 }
 
-/// The flows of orders whose columns hold these.
+/// The order flows whose columns have these values.
 async fn found(flows: &Flows, shadows: &[(&str, ShadowValue)]) -> Vec<RunId> {
-    let shadows = shadows.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
+    let shadows = shadows.iter().map(|(name, value)| ShadowFilter::equals(*name, value.clone())).collect();
     let query = HandleQuery { workflow: Some("order".into()), shadows, limit: 100, ..HandleQuery::default() };
     flows.handles(query).await.unwrap().items.iter().map(|row| row.run).collect()
 }
 
-/// The columns of a flow that hold something.
+/// The columns of a flow that have a value.
 async fn columns(engine: &Engine, flow: RunId) -> Vec<Record> {
     engine.store().records(engine.scope(), RecordQuery::Shadows(flow)).await.unwrap().items
 }
 
-/// E2: it survives the end of the process that made it, and another process goes on with it, under other keys too.
+/// E2: a handle survives its process, and another process with other keys resumes it.
 #[tokio::test]
 async fn a_handle_outlives_its_process() {
     let (store, clock) = ground().await;
@@ -64,18 +64,18 @@ async fn a_handle_outlives_its_process() {
     drop(first);
     let second = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let token = next(&flows(&second, "handle"), &token).await;
-    // A third process does not even know the workflow: it learns it from the store.
+    // A third process does not have the workflow and loads it from the store.
     let third = TestEngine::start_on(store, clock, |builder| builder.action("keep", keep)).await.unwrap();
     let ended = go(&flows(&third, "sealed"), &token).await.unwrap();
     assert_eq!((ended.status, ended.result), (Status::Completed, Some(json!({"total": 7}))));
 }
 
-/// Some bytes occur in others.
+/// Returns whether `hay` contains `needle`.
 fn is_in(needle: &[u8], hay: &[u8]) -> bool {
     hay.windows(needle.len()).any(|window| window == needle)
 }
 
-/// The bytes that a handle's token holds after its tenant's.
+/// The bytes of a handle's token after the tenant's bytes.
 fn secret_of(token: &str) -> Vec<u8> {
     let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let raw = token.split_once('.').unwrap().1.as_bytes();
@@ -87,9 +87,9 @@ fn secret_of(token: &str) -> Vec<u8> {
     bytes.skip(16).collect()
 }
 
-/// E2, E6: the secret is in no row, neither in the handle's nor where an answer is kept.
+/// E2, E6: the secret is in no row, neither in the handle's nor in a stored answer.
 #[tokio::test]
-async fn the_secret_is_nowhere_in_the_store() {
+async fn the_secret_of_a_handle_is_not_stored() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, shop).await.unwrap();
@@ -101,7 +101,7 @@ async fn the_secret_is_nowhere_in_the_store() {
     for token in [&first, &second] {
         let (raw, secret) = (token.split_once('.').unwrap().1, secret_of(token));
         assert_eq!(secret.len(), 32);
-        // The tenant's part and the secret's do not share a letter but one.
+        // The encoded tenant and the encoded secret share at most one letter.
         assert!(!commits.contains(&raw[24..]), "the token is written");
         let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(!commits.contains(&hex), "the secret is written");
@@ -115,12 +115,12 @@ async fn the_secret_is_nowhere_in_the_store() {
             let kept = engine.store().records(engine.scope(), query).await.unwrap().items;
             let Some(Record::Key(kept)) = kept.first() else { panic!("no answer is kept under `{key}`") };
             let kept = kept.answer.clone().unwrap();
-            assert!(!is_in(&raw.as_bytes()[24..], &kept) && !is_in(b"order", &kept), "it is in clear");
+            assert!(!is_in(&raw.as_bytes()[24..], &kept) && !is_in(b"order", &kept), "it is stored in clear");
         }
     }
 }
 
-/// E2, E7: a handle is found in its own tenant only, and the token names that.
+/// E2, E7: a handle is found only in its own tenant, which the token names.
 #[tokio::test]
 async fn a_handle_is_found_in_its_own_tenant_only() {
     let engine = kit::start(shop).await.unwrap();
@@ -134,15 +134,15 @@ async fn a_handle_is_found_in_its_own_tenant_only() {
     assert_eq!(go(&theirs, &token).await.unwrap().status, Status::Completed);
 }
 
-/// E2: a token of which anything is changed is gone, and so is one under another strategy's name.
+/// E2: a changed token is invalid, and so is one under the name of another strategy.
 #[tokio::test]
-async fn a_handles_token_of_which_anything_is_changed_is_gone() {
+async fn a_changed_handle_token_is_invalid() {
     let engine = kit::start(shop).await.unwrap();
     let flows = Flows::builder(&engine, ring())
         .strategy("a", Handle::new())
         .strategy("b", Handle::new())
         .strategy("d", stepwell::flow::Durable::new())
-        .begin_with("a");
+        .default_strategy("a");
     let flows = flows.build().unwrap();
     let token = begun(&flows, "quiet").await;
     let raw = token.strip_prefix("a.").unwrap();
@@ -159,9 +159,10 @@ async fn a_handles_token_of_which_anything_is_changed_is_gone() {
     go(&flows, &token).await.unwrap();
 }
 
-/// E5: who began the flow and when survives every rewrite; who wrote it last and when does not. Clock and actor are injected.
+/// E5: the row keeps who started the flow and when. It replaces who wrote it last and when. Clock and actor are
+/// injected.
 #[tokio::test]
-async fn the_row_says_who_began_the_flow_and_who_went_on_with_it() {
+async fn a_handle_row_records_who_created_and_updated_it() {
     let engine = kit::start(shop).await.unwrap();
     let flows = only(&engine, Handle::new().ttl(Duration::from_secs(60)));
     let token = begun(&flows.acting(actor("ann")), "order").await;
@@ -186,15 +187,11 @@ async fn the_row_says_who_began_the_flow_and_who_went_on_with_it() {
     engine.advance(Duration::from_secs(10)).await;
     next(&flows, &token).await;
     let rows = handles(&flows).await;
-    assert_eq!(
-        stamps(&rows[0]),
-        (ann, (after_s(20), None), Some(after_s(80))),
-        "nobody in particular went on"
-    );
-    assert_ne!(rows[0].handle, row.handle, "each pause has a secret of its own");
+    assert_eq!(stamps(&rows[0]), (ann, (after_s(20), None), Some(after_s(80))), "resumed without an actor");
+    assert_ne!(rows[0].handle, row.handle, "each pause has its own secret");
 }
 
-/// E5: listings follow the workflow, the flow and whoever began it, page by page.
+/// E5: handles are listed by workflow, flow and creator, page by page.
 #[tokio::test]
 async fn handles_are_listed_by_workflow_flow_and_actor() {
     let engine = kit::start(shop).await.unwrap();
@@ -222,9 +219,9 @@ async fn handles_are_listed_by_workflow_flow_and_actor() {
     assert_eq!(list(HandleQuery { workflow: Some("order".into()), ..of_bob }).await, [bob.flow]);
 }
 
-/// E5, E11: shadow columns are true after every pause, are found by, and go when the flow ends.
+/// E5, E11: shadow columns are correct after every pause, are searchable, and are removed when the flow ends.
 #[tokio::test]
-async fn shadow_columns_follow_the_flow_and_go_when_it_ends() {
+async fn shadow_columns_follow_the_flow_until_it_ends() {
     let engine = kit::start(shop).await.unwrap();
     let flows = flows(&engine, "handle");
     let bern = || ShadowValue::Text("Bern".to_owned());
@@ -252,14 +249,15 @@ async fn shadow_columns_follow_the_flow_and_go_when_it_ends() {
     assert_eq!(found(&flows, &[("paid", ShadowValue::Boolean(false))]).await, [other]);
 }
 
-/// E13: what expired at least so long ago goes, with its columns; what never expires stays, and so does what is still good.
+/// E13: cleanup removes handles that expired long enough ago, with their columns. It keeps valid handles and those that
+/// never expire.
 #[tokio::test]
-async fn a_cleanup_takes_what_expired_so_long_ago() {
+async fn cleanup_removes_expired_handles_after_their_retention() {
     let engine = kit::start(shop).await.unwrap();
     let flows = Flows::builder(&engine, ring())
         .strategy("short", Handle::new().ttl(Duration::from_secs(10)))
         .strategy("forever", Handle::new().forever())
-        .begin_by(|workflow| if workflow == "order" { "short" } else { "forever" });
+        .choose_strategy(|workflow| if workflow == "order" { "short" } else { "forever" });
     let flows = flows.build().unwrap();
     let first = begin(&flows, "order").await;
     let kept = begin(&flows, "quiet").await;
@@ -268,7 +266,11 @@ async fn a_cleanup_takes_what_expired_so_long_ago() {
     let second = begin(&flows, "order").await;
     assert_eq!(flows.cleanup(Some(0)).await, Ok(0));
     engine.clock().set(after_s(10));
-    assert_eq!(go(&flows, first.token.as_ref().unwrap()).await, Err(FlowError::Gone), "over to the instant");
+    assert_eq!(
+        go(&flows, first.token.as_ref().unwrap()).await,
+        Err(FlowError::Gone),
+        "it expires at this instant"
+    );
     assert_eq!(flows.cleanup(None).await, Ok(0));
     assert_eq!(flows.cleanup(Some(1)).await, Ok(0));
     assert_eq!(flows.cleanup(Some(0)).await, Ok(1));
@@ -281,9 +283,9 @@ async fn a_cleanup_takes_what_expired_so_long_ago() {
     go(&flows, &kept.token.unwrap()).await.unwrap();
 }
 
-/// E13: more than go in one sweep.
+/// E13: more handles than one batch removes.
 #[tokio::test]
-async fn a_cleanup_takes_all_of_many() {
+async fn cleanup_removes_more_than_one_batch_of_handles() {
     let engine = kit::start(shop).await.unwrap();
     let flows = only(&engine, Handle::new().ttl(Duration::from_secs(1)));
     for _ in 0..130 {
@@ -293,14 +295,14 @@ async fn a_cleanup_takes_all_of_many() {
     assert_eq!(soon(flows.cleanup(Some(0))).await, Ok(130));
 }
 
-/// E13: the upkeep does it on a timer, with the retention that the options say, or never.
+/// E13: maintenance cleans up on a timer with the configured retention, or never.
 #[tokio::test]
-async fn the_upkeep_cleans_up_on_a_timer() {
+async fn maintenance_cleans_up_handles_on_a_timer() {
     let hour = Duration::from_secs(3_600);
     for (kept_ms, gone_after_h) in [(Some(0), Some(3)), (Some(7_200_000), Some(5)), (None, None)] {
         let build = |builder: Builder| {
-            let builder = shop(builder).with(|options| options.upkeep_ms = 3_600_000);
-            builder.with(|options| options.handles_kept_ms = kept_ms)
+            let builder = shop(builder).with(|options| options.maintenance_interval_ms = 3_600_000);
+            builder.with(|options| options.handle_retention_ms = kept_ms)
         };
         let engine = kit::start(build).await.unwrap();
         let flows = only(&engine, Handle::new().ttl(hour * 5 / 2));
@@ -308,15 +310,15 @@ async fn the_upkeep_cleans_up_on_a_timer() {
         for hours in 1..=6 {
             engine.advance(hour).await;
             let is_gone = gone_after_h.is_some_and(|after| after <= hours);
-            let seen = (handles(&flows).await.len(), engine.upkeep().handles);
+            let seen = (handles(&flows).await.len(), engine.maintenance().handles);
             assert_eq!(seen, if is_gone { (0, 1) } else { (1, 0) }, "{kept_ms:?} after {hours}");
         }
     }
 }
 
-/// E5: only who may see or administer flows lists or cleans them up.
+/// E5: listing and cleanup need the view and admin permissions.
 #[tokio::test]
-async fn who_may_not_neither_lists_nor_cleans_up() {
+async fn listing_and_cleaning_up_handles_need_permissions() {
     let engine = kit::start(shop).await.unwrap();
     let flows = flows(&engine, "handle").acting(Actor::new("eve", [Permission::Read]));
     assert!(matches!(flows.handles(HandleQuery::default()).await, Err(FlowError::Engine(_))));
@@ -324,9 +326,9 @@ async fn who_may_not_neither_lists_nor_cleans_up() {
     assert!(matches!(flows.start(Start::new("quiet")).await, Err(FlowError::Engine(_))));
 }
 
-/// E6: a handle whose data grows too large for a state says so, and is good again.
+/// E6: a handle whose data becomes too large reports an error and stays valid.
 #[tokio::test]
-async fn a_state_that_is_too_large_leaves_the_handle_good() {
+async fn a_state_that_is_too_large_keeps_the_handle_valid() {
     let limits = stepwell::core::Limits { snapshot_bytes: 3_000, ..Default::default() };
     let store = kit::store_within(limits.clone()).await;
     let build = |builder: Builder| shop(builder).with(|options| options.limits = limits);
@@ -339,9 +341,9 @@ async fn a_state_that_is_too_large_leaves_the_handle_good() {
     next(&flows, &token).await;
 }
 
-/// E12: columns that are declared after a flow came to rest are healed: batch by batch, once, and without taking it from anybody.
+/// E12: columns declared after a flow paused are healed in batches, once, without blocking its users.
 #[tokio::test]
-async fn columns_of_flows_behind_handles_are_healed() {
+async fn heal_fills_the_shadow_columns_of_handles() {
     let edition = |version: u32| {
         let spec = walk("visit", &["nothing", "nothing"]).version(version);
         let who = stepwell::core::shadow::Shadow::string("who");
@@ -358,7 +360,7 @@ async fn columns_of_flows_behind_handles_are_healed() {
     engine.register(edition(2)).unwrap();
     let found = |name: &str| HandleQuery {
         workflow: Some("visit".into()),
-        shadows: vec![("who".into(), name.into())],
+        shadows: vec![ShadowFilter::equals("who", name)],
         limit: 10,
         ..HandleQuery::default()
     };
@@ -366,14 +368,14 @@ async fn columns_of_flows_behind_handles_are_healed() {
     let mut heal = stepwell::Heal::of("visit").batch(2);
     let mut batches = 1;
     while soon(engine.heal(&mut heal)).await.unwrap() {
-        assert!(heal.place().is_some(), "it can be gone on with from here");
+        assert!(heal.place().is_some(), "healing can be resumed from here");
         batches += 1;
     }
     assert_eq!((heal.runs(), heal.changed(), heal.missed(), batches), (5, 5, 0, 3));
     assert_eq!(flows.handles(found("visitor 3")).await.unwrap().items.len(), 1);
     let mut again = stepwell::Heal::of("visit");
     while soon(engine.heal(&mut again)).await.unwrap() {}
-    assert_eq!((again.runs(), again.changed()), (5, 0), "a second time there is nothing to do");
+    assert_eq!((again.runs(), again.changed()), (5, 0), "a second heal changes nothing");
     for token in tokens {
         next(&flows, &token).await;
     }

@@ -1,4 +1,4 @@
-//! A wrong input re-pauses with what is wrong by field; nothing is written, and the token is good.
+//! Invalid input pauses again with errors by field; nothing is written, and the token stays valid.
 
 use serde_json::{Value, json};
 use stepwell::core::spec::Transition;
@@ -12,7 +12,7 @@ use stepwell::{ActionError, Cx, Start};
 use super::{asks, begun, flows, form, go, handles, sum, walk};
 use crate::kit::{self, Watched, ground, soon};
 
-/// A form of text fields, a signal whose payload has a schema of its own, and an action that has its own opinion.
+/// A form of text fields, a signal with a payload schema, and an action with its own validation.
 fn signup() -> Definition {
     Spec::new("signup")
         .place("open", asks("SEND", form(&["name", "mail"])))
@@ -33,7 +33,7 @@ async fn check(cx: Cx) -> Result<(), ActionError> {
     cx.kv("test").increment("sum", 1)?;
     let given = cx.snapshot().activations()[0].received.clone().unwrap_or_default();
     if given["name"] == "eve" {
-        let unfit = ActionError::unfit().field("/name", "not her").field("/mail", "nor there");
+        let unfit = ActionError::validation().field("/name", "not her").field("/mail", "nor there");
         return Err(unfit);
     }
     cx.update_state(|state: &mut Value| state["name"] = given["name"].clone())
@@ -54,9 +54,9 @@ fn pointers(answer: &Answer) -> Vec<(String, String)> {
     all
 }
 
-/// E9: what is wrong is said by field: by the form, by the signal's schema, and by the action.
+/// E9: the form, the signal's schema and the action each report errors by field.
 #[tokio::test]
-async fn what_is_wrong_is_said_by_field_and_the_token_is_good() {
+async fn errors_are_reported_by_field_and_the_token_stays_valid() {
     for strategy in ["sealed", "handle"] {
         let (store, clock) = ground().await;
         let watched = Watched::new(store);
@@ -91,9 +91,9 @@ async fn what_is_wrong_is_said_by_field_and_the_token_is_good() {
     }
 }
 
-/// E9: a handle is not left reserved by an action that does not take the input.
+/// E9: an action that refuses the input does not leave the handle reserved.
 #[tokio::test]
-async fn an_input_that_the_action_does_not_take_leaves_the_handle_free() {
+async fn an_input_refused_by_the_action_releases_the_handle() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "handle");
     let token = begun(&flows, "signup").await;
@@ -102,9 +102,9 @@ async fn an_input_that_the_action_does_not_take_leaves_the_handle_free() {
     assert_eq!((rows.len(), rows[0].owner), (1, None));
 }
 
-/// E9: a durable run says what is wrong with a form or a payload, and its link is good.
+/// E9: a durable run reports errors in a form or payload, and its link stays valid.
 #[tokio::test]
-async fn a_link_is_good_after_an_input_that_does_not_fit() {
+async fn a_link_stays_valid_after_an_invalid_input() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "durable");
     let token = begun(&flows, "signup").await;
@@ -117,9 +117,9 @@ async fn a_link_is_good_after_an_input_that_does_not_fit() {
     assert_eq!((right.status, right.waits[0].place.as_str()), (Status::Waiting, "known"));
 }
 
-/// E9: only what the input led to is the input's fault: a later step that calls it unfit has failed.
+/// E9: only the step that takes the input may refuse it; a later step that does so has failed.
 #[tokio::test]
-async fn a_later_step_that_calls_the_input_unfit_has_failed() {
+async fn only_the_step_that_takes_the_input_may_refuse_it() {
     let two = Spec::new("two")
         .signal("GO")
         .step("a")
@@ -129,22 +129,22 @@ async fn a_later_step_that_calls_the_input_unfit_has_failed() {
         .transition(Transition::new("bc", "b", "c").action("unfit"))
         .build()
         .unwrap();
-    let unfit = |_: Cx| async { Err::<(), _>(ActionError::unfit().field("/x", "no")) };
+    let unfit = |_: Cx| async { Err::<(), _>(ActionError::validation().field("/x", "no")) };
     let build = |builder: Builder| builder.workflow(two).action("fine", super::add).action("unfit", unfit);
     let engine = kit::start(build).await.unwrap();
     for strategy in ["handle"] {
         let flows = flows(&engine, strategy);
         let token = begun(&flows, "two").await;
-        let Err(FlowError::Failed(failure)) = go(&flows, &token).await else { panic!("it has to fail") };
-        assert_eq!((failure.code.as_str(), sum(&engine).await), ("unfit", Value::Null));
+        let Err(FlowError::Failed(failure)) = go(&flows, &token).await else { panic!("the step must fail") };
+        assert_eq!((failure.code.as_str(), sum(&engine).await), ("validationFailed", Value::Null));
         flows.show(&token).await.unwrap();
     }
 }
 
-/// E9: an input that cannot be read at the start is an error with its fields, and nothing is left behind.
+/// E9: invalid input at the start is an error with its fields, and leaves nothing behind.
 #[tokio::test]
-async fn an_input_that_a_start_does_not_take_leaves_nothing() {
-    let refuses = |_: Cx| async { Err::<(), _>(ActionError::unfit().field("/name", "no")) };
+async fn a_start_with_an_invalid_input_leaves_nothing_behind() {
+    let refuses = |_: Cx| async { Err::<(), _>(ActionError::validation().field("/name", "no")) };
     let start =
         Spec::new("begin").step("a").end("b").transition(Transition::new("ab", "a", "b").action("refuses"));
     let strict = Spec::new("strict").context_schema(json!({"type": "object", "required": ["name"]}));
@@ -155,17 +155,17 @@ async fn an_input_that_a_start_does_not_take_leaves_nothing() {
     let engine = kit::start(build).await.unwrap();
     let flows = flows(&engine, "handle");
     let Err(FlowError::Failed(failure)) = soon(flows.start(Start::new("begin"))).await else {
-        panic!("it has to fail")
+        panic!("the step must fail")
     };
-    assert_eq!((failure.code.as_str(), failure.errors[0].pointer.as_str()), ("unfit", "/name"));
+    assert_eq!((failure.code.as_str(), failure.errors[0].pointer.as_str()), ("validationFailed", "/name"));
     let error = soon(flows.start(Start::new("strict").input(&json!({})))).await.unwrap_err().to_string();
     assert!(error.contains("name"), "{error}");
     assert_eq!(handles(&flows).await, []);
 }
 
-/// E9: the prompt that an action sets is shown where the flow waits next, and nowhere after.
+/// E9: a prompt set by an action is shown at the next wait only.
 #[tokio::test]
-async fn a_prompt_is_shown_where_the_flow_waits_next() {
+async fn a_prompt_is_shown_at_the_next_wait_only() {
     let prompts = |cx: Cx| async move { cx.prompt(&json!({"title": "Sure?"})) };
     let build = |builder: Builder| {
         let builder = builder.workflow(walk("ask", &["prompts", "nothing", "nothing"]).build().unwrap());

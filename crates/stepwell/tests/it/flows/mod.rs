@@ -1,6 +1,7 @@
-//! Flows that are started and resumed in one call each, and rest sealed, behind a handle or as durable runs.
+//! Flows: started and resumed in one call each; their state is sealed, behind a handle, or a durable run.
 
 mod basics;
+mod documents;
 mod handles;
 mod inputs;
 mod links;
@@ -33,14 +34,14 @@ pub(crate) fn asks(signal: &str, form: Value) -> Place {
     Place::Wait(Wait { signal: Some(signal.into()), form: Some(form), ..Wait::default() })
 }
 
-/// A form with text fields that have to be there.
+/// A form with required text fields.
 pub(crate) fn form(fields: &[&str]) -> Value {
     let properties: serde_json::Map<String, Value> =
         fields.iter().map(|field| ((*field).to_owned(), json!({"type": "string", "minLength": 1}))).collect();
     json!({"type": "object", "properties": properties, "required": fields})
 }
 
-/// A login: a password, then a code, then the end.
+/// A login: password, then code, then the end.
 pub(crate) fn login() -> Definition {
     Spec::new("login")
         .place("password", asks("PASSWORD", form(&["user", "password"])))
@@ -62,7 +63,7 @@ pub(crate) fn login() -> Definition {
 pub(crate) async fn check(cx: Cx) -> Result<(), ActionError> {
     let given = cx.snapshot().activations()[0].received.clone().unwrap_or_default();
     if given["password"] != "secret" {
-        return Err(ActionError::unfit().field("/password", "this is not the password"));
+        return Err(ActionError::validation().field("/password", "this is not the password"));
     }
     cx.update_state(|state: &mut Value| state["user"] = given["user"].clone())
 }
@@ -70,7 +71,7 @@ pub(crate) async fn check(cx: Cx) -> Result<(), ActionError> {
 pub(crate) async fn verify(cx: Cx) -> Result<(), ActionError> {
     let given = cx.snapshot().activations()[0].received.clone().unwrap_or_default();
     if given["code"] != "123456" {
-        return Err(ActionError::unfit().field("/code", "this is not the code"));
+        return Err(ActionError::validation().field("/code", "this is not the code"));
     }
     Ok(())
 }
@@ -88,10 +89,10 @@ pub(crate) fn three(engine: &Engine) -> FlowsBuilder {
 }
 
 pub(crate) fn flows(engine: &TestEngine, begin: &str) -> Flows {
-    three(engine).begin_with(begin).build().unwrap()
+    three(engine).default_strategy(begin).build().unwrap()
 }
 
-/// From pause to pause: `GO` does the next of these actions, and after the last it ends with its data.
+/// A workflow that runs the next of these actions on each `GO`, and ends with its data after the last.
 pub(crate) fn walk(name: &str, actions: &[&str]) -> Spec {
     let mut spec = Spec::new(name).signal("GO").end_with("done", json!({"$expr": "context"})).initial("p0");
     for (at, action) in actions.iter().enumerate() {
@@ -107,7 +108,7 @@ pub(crate) async fn nothing(_: Cx) -> Result<(), ActionError> {
     Ok(())
 }
 
-/// An action that puts what it is given into the data.
+/// An action that stores its input in the data.
 pub(crate) async fn keep(cx: Cx) -> Result<(), ActionError> {
     let given = cx.payload().clone();
     cx.update_state(|state: &mut Value| {
@@ -122,38 +123,38 @@ pub(crate) async fn add(cx: Cx) -> Result<(), ActionError> {
     cx.kv("test").increment("sum", 1)
 }
 
-/// What the key `sum` holds.
+/// The value of the key `sum`.
 pub(crate) async fn sum(engine: &Engine) -> Value {
     engine.kv("test").get("sum").await.unwrap().map(|entry| entry.value).unwrap_or_default()
 }
 
-/// A flow of this workflow, without any data.
+/// Starts a flow of this workflow without input.
 pub(crate) async fn begin(flows: &Flows, workflow: &str) -> Answer {
     soon(flows.start(Start::new(workflow).input(&json!({})))).await.unwrap()
 }
 
-/// The token of a flow that has just begun.
+/// Starts a flow and returns its token.
 pub(crate) async fn begun(flows: &Flows, workflow: &str) -> String {
     begin(flows, workflow).await.token.unwrap()
 }
 
-/// The flow goes on, with nothing in particular.
+/// Resumes the flow without input.
 pub(crate) async fn go(flows: &Flows, token: &str) -> Result<Answer, FlowError> {
     soon(flows.resume(Resume::new(token))).await
 }
 
-/// The flow goes on to a pause whose token this is.
+/// Resumes the flow and returns the token of its next pause.
 pub(crate) async fn next(flows: &Flows, token: &str) -> String {
     go(flows, token).await.unwrap().token.unwrap()
 }
 
-/// All handles.
+/// All handles of the tenant.
 pub(crate) async fn handles(flows: &Flows) -> Vec<HandleRow> {
     let query = HandleQuery { limit: 100, ..HandleQuery::default() };
     flows.handles(query).await.unwrap().items
 }
 
-/// Lets time pass, a little at a time, until something is done that sleeps now and then.
+/// Advances the clock in small steps until a future that sleeps is done.
 pub(crate) async fn as_time_passes<T>(clock: &ManualClock, what: impl Future<Output = T>) -> T {
     let mut what = pin!(what);
     soon(async {

@@ -1,4 +1,4 @@
-//! A pause that is delivered out of band: only what was sent resumes it, and it is sent.
+//! Pauses delivered out of band: only the delivered token resumes the flow, and delivery is reliable.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepwell::core::spec::Transition;
 use stepwell::core::{Name, Spec};
-use stepwell::doctor::Kind;
+use stepwell::doctor::FindingKind;
 use stepwell::engine::Builder;
 use stepwell::flow::{
     Answer, Durable, FlowError, Flows, FlowsBuilder, Handle, KeyRing, Message, Outgoing, OutletError, Resume,
@@ -17,10 +17,12 @@ use stepwell::store::Status;
 use stepwell::{ActionError, Cx, Diagnose, Engine, Start};
 
 use super::{add, begin, begun, go, handles, next, nothing, ring, sum, walk};
-use crate::kit::{self, LEASE_MS, audit, eventually, ground, mortal, other_tenant, soon, words};
+use crate::kit::{
+    self, LEASE_MS, audit, eventually, ground, history_actions, other_tenant, soon, start_killable,
+};
 use crate::world::Gate;
 
-/// An outlet that keeps what it is given, and fails as often as it is told.
+/// An outlet that keeps its messages, and fails with the queued errors first.
 #[derive(Clone, Default)]
 struct Post(Arc<Mutex<(Vec<Message>, Vec<OutletError>)>>);
 
@@ -59,7 +61,7 @@ fn on(engine: &Engine, ring: KeyRing, post: &Post) -> FlowsBuilder {
 }
 
 fn with_post(engine: &Engine, begin: &str, post: &Post) -> Flows {
-    on(engine, ring(), post).begin_with(begin).build().unwrap()
+    on(engine, ring(), post).default_strategy(begin).build().unwrap()
 }
 
 async fn mails(cx: Cx) -> Result<(), ActionError> {
@@ -72,23 +74,23 @@ fn office(builder: Builder) -> Builder {
     builder.workflow(walk("confirm", &["mails", "add", "nothing"]).build().unwrap())
 }
 
-/// A flow whose mail is on its way: what the starter has, and the flow's answer.
+/// Starts a flow that sends a mail; returns the starter's token and the flow's answer.
 async fn mailed(flows: &Flows) -> (String, Answer) {
     let answer = go(flows, &begun(flows, "confirm").await).await.unwrap();
     assert_eq!(answer.sent.as_deref().or(Some("mail")), Some("mail"));
     (answer.token.clone().unwrap(), answer)
 }
 
-/// E7: the starter's token only shows that the flow waits; what was sent resumes it, once it is sent exactly once.
+/// E7: the starter's token shows only that the flow waits. The delivered token resumes it, and is sent exactly once.
 #[tokio::test]
-async fn only_what_was_sent_resumes_the_flow() {
+async fn only_the_delivered_token_resumes_the_flow() {
     for strategy in ["sealed", "handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let post = Post::default();
         let flows = with_post(&engine, strategy, &post);
         let (watching, answer) = mailed(&flows).await;
         assert!(watching.starts_with("watch."), "{strategy}: {watching}");
-        assert_eq!(answer.rests.as_deref(), Some(strategy));
+        assert_eq!(answer.strategy.as_deref(), Some(strategy));
         engine.settle().await;
         let [message] = &post.sent()[..] else { panic!("{strategy}: it is sent once") };
         assert_eq!(
@@ -99,7 +101,8 @@ async fn only_what_was_sent_resumes_the_flow() {
         assert_eq!((&message.outcomes[..], &message.data), (&[Name::from("GO")][..], &json!({"n": 1})));
         assert_eq!(message.expires_at, answer.expires_at);
         for _ in 0..2 {
-            let seen = go(&flows, &watching).await.unwrap();
+            assert_eq!(go(&flows, &watching).await, Err(FlowError::WatchOnly), "{strategy}");
+            let seen = flows.show(&watching).await.unwrap();
             assert_eq!(
                 (seen.status, seen.flow, seen.token.as_ref()),
                 (Status::Waiting, answer.flow, Some(&watching))
@@ -110,16 +113,16 @@ async fn only_what_was_sent_resumes_the_flow() {
         assert_eq!(flows.show(&message.token).await.unwrap().waits[0].place, "p1");
         let on = go(&flows, &message.token).await.unwrap();
         assert_eq!((on.waits[0].place.as_str(), sum(&engine).await), ("p2", json!(1)));
-        // Whoever has answered goes on from here by themselves.
+        // The caller who answered continues from here with their own token.
         assert_eq!(go(&flows, &on.token.unwrap()).await.unwrap().status, Status::Completed, "{strategy}");
         engine.advance(Duration::from_secs(7_200)).await;
         assert_eq!(post.sent().len(), 1, "{strategy}");
     }
 }
 
-/// E7: what the starter has resumes nothing under any other name either.
+/// E7: the starter's token resumes nothing under any other strategy name either.
 #[tokio::test]
-async fn what_only_shows_resumes_nothing_under_another_name() {
+async fn a_view_only_token_resumes_under_no_strategy_name() {
     for strategy in ["sealed", "handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let post = Post::default();
@@ -143,9 +146,9 @@ async fn what_only_shows_resumes_nothing_under_another_name() {
     }
 }
 
-/// E7: what the starter had before the pause does not skip the mailbox: used again, it sends again or is gone.
+/// E7: the token from before the pause does not bypass the mailbox: used again, it sends again or is invalid.
 #[tokio::test]
-async fn the_token_from_before_does_not_skip_the_mailbox() {
+async fn an_earlier_token_does_not_bypass_the_mailbox() {
     for strategy in ["sealed", "handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let post = Post::default();
@@ -159,9 +162,9 @@ async fn the_token_from_before_does_not_skip_the_mailbox() {
     }
 }
 
-/// E7: when the flow has gone on, what only showed that it waits is gone, or shows the run.
+/// E7: once the flow has continued, the view-only token is invalid, or shows the run.
 #[tokio::test]
-async fn what_only_shows_is_gone_when_the_flow_has_gone_on() {
+async fn a_view_only_token_is_invalid_once_the_flow_continued() {
     let engine = kit::start(office).await.unwrap();
     let post = Post::default();
     let flows = with_post(&engine, "handle", &post);
@@ -171,9 +174,9 @@ async fn what_only_shows_is_gone_when_the_flow_has_gone_on() {
     assert_eq!(flows.show(&watching).await, Err(FlowError::Gone));
 }
 
-/// E7: an outlet that fails is asked again, later and later, and the flow waits meanwhile.
+/// E7: a failing outlet is retried with growing delays while the flow waits.
 #[tokio::test]
-async fn an_outlet_that_fails_is_asked_again_later_and_later() {
+async fn a_failing_outlet_is_retried_with_growing_delays() {
     for strategy in ["handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let post = Post::default();
@@ -183,7 +186,7 @@ async fn an_outlet_that_fails_is_asked_again_later_and_later() {
         engine.settle().await;
         assert_eq!(post.sent().len(), 1);
         engine.advance(Duration::from_secs(9)).await;
-        assert_eq!(post.sent().len(), 1, "{strategy}: not before its time");
+        assert_eq!(post.sent().len(), 1, "{strategy}: not before the delay is over");
         engine.advance(Duration::from_secs(6)).await;
         assert_eq!(post.sent().len(), 2, "{strategy}");
         engine.advance(Duration::from_secs(26)).await;
@@ -200,39 +203,40 @@ async fn an_outlet_that_fails_is_asked_again_later_and_later() {
     }
 }
 
-/// E7: what cannot be sent is given up at once or after enough tries, and that is on record.
+/// E7: an undeliverable message is abandoned at once or after enough attempts, and the audit trail records that.
 #[tokio::test]
-async fn what_cannot_be_sent_is_on_record() {
-    for (fails, tries) in
-        [(vec![OutletError::new("no such address").finally()], 1), (vec![OutletError::new("busy"); 20], 8)]
-    {
+async fn an_undeliverable_message_is_audited() {
+    for (fails, attempts) in [
+        (vec![OutletError::new("no such address").non_retryable()], 1),
+        (vec![OutletError::new("busy"); 20], 8),
+    ] {
         let engine = kit::start(office).await.unwrap();
         let post = Post::default();
         post.fail(fails);
         let flows = with_post(&engine, "handle", &post);
         let (_, answer) = mailed(&flows).await;
         engine.advance(Duration::from_secs(10_000)).await;
-        assert_eq!(post.sent().len(), tries);
+        assert_eq!(post.sent().len(), attempts);
         let rows: Vec<_> = audit(&engine).await.into_iter().map(|(_, row)| row).collect();
         let [row] = &rows[..] else { panic!("{rows:?}") };
         assert_eq!((row.operation.as_str(), row.run), ("outlet.failed", Some(answer.flow)));
         let detail: Value = serde_json::from_slice(&row.detail).unwrap();
-        assert_eq!((&detail["outlet"], &detail["tries"]), (&json!("mail"), &json!(tries)));
+        assert_eq!((&detail["outlet"], &detail["attempts"]), (&json!("mail"), &json!(attempts)));
         assert!(
             !row.detail.windows(20).any(|part| part == &post.token().as_bytes()[30..50]),
-            "no token on record"
+            "the audit row has no token"
         );
         assert_eq!(flows.show(&post.token()).await.unwrap().waits[0].place, "p1", "the flow waits");
     }
 }
 
-/// E7: a crash between the commit and the sending: it is sent by whoever finds it, under the same keys.
+/// E7: after a crash between commit and delivery, another process delivers under the same keys.
 #[tokio::test]
-async fn what_a_dead_process_did_not_send_is_sent_by_another() {
+async fn another_process_delivers_messages_after_a_crash() {
     for strategy in ["handle", "durable"] {
         let (store, clock) = ground().await;
         let (gate, keys) = (Gate::new(), ring());
-        let (one, tasks) = mortal(store.clone(), &clock, office).await;
+        let (one, tasks) = start_killable(store.clone(), &clock, office).await;
         let hangs = {
             let gate = gate.clone();
             move |_| {
@@ -245,17 +249,17 @@ async fn what_a_dead_process_did_not_send_is_sent_by_another() {
         };
         let here = on(&one, keys.clone(), &Post::default())
             .outlet("mail", hangs)
-            .begin_with(strategy)
+            .default_strategy(strategy)
             .build()
             .unwrap();
         let (_, answer) = mailed(&here).await;
         eventually(async || gate.inside() == 1).await;
         tasks.kill().await;
         let post = Post::default();
-        let (two, _tasks) = mortal(store, &clock, office).await;
-        let there = on(&two, keys, &post).begin_with(strategy).build().unwrap();
+        let (two, _tasks) = start_killable(store, &clock, office).await;
+        let there = on(&two, keys, &post).default_strategy(strategy).build().unwrap();
         two.settle().await;
-        assert_eq!(post.sent().len(), 0, "{strategy}: the other has time for it");
+        assert_eq!(post.sent().len(), 0, "{strategy}: the message is still leased");
         two.advance(Duration::from_millis(120_000 + LEASE_MS)).await;
         let [message] = &post.sent()[..] else { panic!("{strategy}: it is sent once") };
         assert_eq!(message.flow, answer.flow);
@@ -265,40 +269,43 @@ async fn what_a_dead_process_did_not_send_is_sent_by_another() {
     }
 }
 
-/// E7: a process that does not have the key yet leaves the message to those who do.
+/// E7: a process without the key leaves the message to processes that have it.
 #[tokio::test]
 async fn a_process_without_the_key_leaves_the_message_to_others() {
     let (store, clock) = ground().await;
-    let (one, tasks) = mortal(store.clone(), &clock, office).await;
+    let (one, tasks) = start_killable(store.clone(), &clock, office).await;
     let keys = ring();
     let hangs = |_| std::future::pending::<Result<(), OutletError>>();
-    let here =
-        on(&one, keys.clone(), &Post::default()).outlet("mail", hangs).begin_with("handle").build().unwrap();
+    let here = on(&one, keys.clone(), &Post::default())
+        .outlet("mail", hangs)
+        .default_strategy("handle")
+        .build()
+        .unwrap();
     mailed(&here).await;
     one.settle().await;
     tasks.kill().await;
     let (post, other) = (Post::default(), KeyRing::new(stepwell::flow::Key::generate("other").unwrap()));
-    let (two, others) = mortal(store.clone(), &clock, office).await;
-    on(&two, other, &post).begin_with("handle").build().unwrap();
+    let (two, others) = start_killable(store.clone(), &clock, office).await;
+    on(&two, other, &post).default_strategy("handle").build().unwrap();
     two.advance(Duration::from_secs(90)).await;
-    assert_eq!(post.sent().len(), 0, "it cannot be read there");
+    assert_eq!(post.sent().len(), 0, "it cannot be opened there");
     others.kill().await;
-    let (three, _tasks) = mortal(store, &clock, office).await;
-    let there = on(&three, keys, &post).begin_with("handle").build().unwrap();
+    let (three, _tasks) = start_killable(store, &clock, office).await;
+    let there = on(&three, keys, &post).default_strategy("handle").build().unwrap();
     three.advance(Duration::from_secs(7_200)).await;
-    assert_eq!(post.sent().len(), 1, "it was not thrown away");
+    assert_eq!(post.sent().len(), 1, "it was not discarded");
     next(&there, &post.token()).await;
 }
 
-/// E6, E7: a message that falls due again while somebody uses what was sent: the step runs once, and nothing is lost.
+/// E6, E7: a message falls due again while its token is being used: the step runs once, and nothing is lost.
 #[tokio::test]
-async fn a_message_that_is_due_again_does_not_disturb_whoever_uses_it() {
+async fn a_redelivery_does_not_disturb_a_resume_in_progress() {
     let (gate, post) = (Gate::new(), Post::default());
     let counts = gate.and(|cx: &Cx| cx.kv("test").increment("sum", 1).map(|()| Value::Null));
     let workflow = walk("slow", &["mails", "counts", "nothing"]).build().unwrap();
     let engine =
         kit::start(|builder| office(builder).workflow(workflow).action("counts", counts)).await.unwrap();
-    // It arrives, but the outlet does not hear so.
+    // The message arrives, but the outlet gets no confirmation.
     post.fail([OutletError::new("no answer")]);
     let flows = with_post(&engine, "handle", &post);
     go(&flows, &begun(&flows, "slow").await).await.unwrap();
@@ -321,22 +328,22 @@ async fn next_or_end(flows: &Flows, token: &str) {
     assert_eq!(go(flows, token).await.unwrap().status, Status::Completed);
 }
 
-/// E7: what was sent to somebody and expires before it can be sent is not sent any more.
+/// E7: a message that expires before delivery is not sent.
 #[tokio::test]
-async fn what_is_over_is_not_sent_any_more() {
+async fn an_expired_message_is_not_sent() {
     let engine = kit::start(office).await.unwrap();
     let post = Post::default();
     post.fail(vec![OutletError::new("busy"); 20]);
     let flows = on(&engine, ring(), &post).strategy("handle", Handle::new().ttl(Duration::from_secs(20)));
-    let flows = flows.begin_with("handle").build().unwrap();
+    let flows = flows.default_strategy("handle").build().unwrap();
     mailed(&flows).await;
     engine.advance(Duration::from_secs(10_000)).await;
     assert!(post.sent().len() <= 2, "{}", post.sent().len());
 }
 
-/// E7: an outlet that is not there is an error with its name, and the token is good.
+/// E7: an unknown outlet is reported by name, and the token stays valid.
 #[tokio::test]
-async fn an_unknown_outlet_is_named_and_the_token_is_good() {
+async fn an_unknown_outlet_is_reported_and_the_token_stays_valid() {
     for strategy in ["sealed", "handle"] {
         let pigeon = |cx: Cx| async move {
             match cx.payload().as_str() {
@@ -359,27 +366,27 @@ async fn an_unknown_outlet_is_named_and_the_token_is_good() {
     }
 }
 
-/// E7: a sealed flow has nowhere to keep a message: if it cannot be sent, the step has not happened and the token is good.
+/// E7: a sealed flow cannot store a message: if delivery fails, the step is undone and the token stays valid.
 #[tokio::test]
-async fn a_sealed_step_whose_message_cannot_be_sent_has_not_happened() {
+async fn a_sealed_step_is_undone_if_its_message_cannot_be_sent() {
     let engine = kit::start(office).await.unwrap();
     let post = Post::default();
     let flows = with_post(&engine, "sealed", &post);
     let token = begun(&flows, "confirm").await;
     post.fail(vec![OutletError::new("busy"); 2]);
     go(&flows, &token).await.unwrap();
-    assert_eq!(post.sent().len(), 3, "it is tried a few times at once");
-    post.fail(vec![OutletError::new("no such address").finally()]);
+    assert_eq!(post.sent().len(), 3, "it is retried immediately");
+    post.fail(vec![OutletError::new("no such address").non_retryable()]);
     let error = go(&flows, &token).await;
     assert!(matches!(&error, Err(FlowError::NotSent { outlet, .. }) if outlet == "mail"), "{error:?}");
     go(&flows, &token).await.unwrap();
 }
 
-/// E7: what uses up what the flow was resumed by keeps the message until it is sent: the flow is not lost with it.
+/// E7: a sealed step that writes consumes its token, so its message is stored until it is delivered.
 #[tokio::test]
-async fn a_sealed_step_that_writes_keeps_its_message_until_it_is_sent() {
+async fn a_sealed_step_with_writes_stores_its_message() {
     let both = |cx: Cx| async move {
-        cx.rest_in("sealed")?;
+        cx.use_strategy("sealed")?;
         cx.kv("test").increment("sum", 1)?;
         mails(cx).await
     };
@@ -392,7 +399,11 @@ async fn a_sealed_step_that_writes_keeps_its_message_until_it_is_sent() {
         let token = begun(&flows, "both").await;
         post.fail(vec![OutletError::new("busy"); 4]);
         let answer = go(&flows, &token).await.unwrap();
-        assert_eq!((answer.rests.as_deref(), sum(&engine).await), (Some("sealed"), json!(1)), "{strategy}");
+        assert_eq!(
+            (answer.strategy.as_deref(), sum(&engine).await),
+            (Some("sealed"), json!(1)),
+            "{strategy}"
+        );
         assert_eq!(go(&flows, &token).await, Err(FlowError::Gone), "{strategy}");
         engine.settle().await;
         assert_eq!(post.sent().len(), 1, "{strategy}");
@@ -408,9 +419,9 @@ async fn a_sealed_step_that_writes_keeps_its_message_until_it_is_sent() {
     }
 }
 
-/// E7, E8: what is sent out is good for as long as it says; zero is refused.
+/// E7, E8: a delivered token is valid for its ttl; a ttl of zero is refused.
 #[tokio::test]
-async fn what_is_sent_out_is_good_for_as_long_as_it_says() {
+async fn a_delivered_token_is_valid_for_its_ttl() {
     let sends = |cx: Cx| async move {
         let ttl = Duration::from_secs(cx.payload().as_u64().unwrap());
         cx.send_out(Outgoing::new("mail", "ann").ttl(ttl))
@@ -433,9 +444,9 @@ async fn what_is_sent_out_is_good_for_as_long_as_it_says() {
     }
 }
 
-/// E7: an action of a durable run sends out a link to the wait that its transition leads to, bound to outcomes.
+/// E7: an action of a durable run sends a link to the wait that its transition leads to, bound to outcomes.
 #[tokio::test]
-async fn an_action_of_a_durable_run_sends_out_a_link() {
+async fn an_action_of_a_durable_run_sends_a_link() {
     let ask = |cx: Cx| async move { cx.send_out(Outgoing::new("mail", "boss").outcome("YES")) };
     let boss = Spec::new("boss")
         .signal("YES")
@@ -460,17 +471,17 @@ async fn an_action_of_a_durable_run_sends_out_a_link() {
     let no = soon(flows.resume(Resume::new(&message.token).outcome("NO"))).await;
     assert!(matches!(no, Err(FlowError::Outcome { .. })), "{no:?}");
     assert_eq!(go(&flows, &message.token).await.unwrap().status, Status::Completed);
-    assert_eq!(words(&engine, begun.flow).await.last().unwrap(), "YES");
-    // A run that nobody started as a flow does the same.
+    assert_eq!(history_actions(&engine, begun.flow).await.last().unwrap(), "YES");
+    // A run that was not started as a flow does the same.
     let run = engine.start(Start::new("boss")).await.unwrap();
     engine.settle().await;
     assert_eq!(post.sent().len(), 2);
     assert_eq!(go(&flows, &post.token()).await.unwrap().flow, run.id());
 }
 
-/// E7: the message of a flow is kept sealed until it is sent.
+/// E7: the message of a flow is stored sealed until it is delivered.
 #[tokio::test]
-async fn a_message_is_kept_sealed_until_it_is_sent() {
+async fn an_undelivered_message_is_stored_sealed() {
     let engine = kit::start(office).await.unwrap();
     let post = Post::default();
     post.fail([OutletError::new("busy")]);
@@ -484,21 +495,21 @@ async fn a_message_is_kept_sealed_until_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_message_that_nobody_sends_is_named_by_the_doctor() {
+async fn the_doctor_reports_unsent_messages() {
     let (store, clock) = ground().await;
-    let (first, tasks) = mortal(store.clone(), &clock, office).await;
+    let (first, tasks) = start_killable(store.clone(), &clock, office).await;
     let post = Post::default();
     let flows = with_post(&first, "handle", &post);
     let token = begun(&flows, "confirm").await;
-    // Whoever sends dies; what is to be sent is committed all the same.
+    // The sending process crashes; the message is committed all the same.
     tasks.kill().await;
     go(&flows, &token).await.unwrap();
-    let (second, _tasks) = mortal(store, &clock, office).await;
+    let (second, _tasks) = start_killable(store, &clock, office).await;
     second.advance(Duration::from_secs(180)).await;
     assert_eq!(post.sent().len(), 0);
     let diagnosis = second.diagnose(&Diagnose::default()).await.unwrap();
     let unsent: Vec<_> =
-        diagnosis.findings.iter().filter(|finding| finding.kind == Kind::MessagesUnsent).collect();
+        diagnosis.findings.iter().filter(|finding| finding.kind == FindingKind::MessagesUnsent).collect();
     assert_eq!(unsent.len(), 1, "{diagnosis:#?}");
     assert!(unsent[0].what.contains("`confirm`") && !diagnosis.is_healthy(), "{unsent:?}");
 }

@@ -1,4 +1,4 @@
-//! Which way a flow goes: errors, branches, loops, and ways without an end.
+//! Paths of a flow: errors, branches, loops, and endless paths.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,9 +25,9 @@ async fn fails(cx: Cx) -> Result<(), ActionError> {
     Err(ActionError::new("broken", "it is broken"))
 }
 
-/// E6: an action that fails leads to its error place, in the same answer; what it had staged is not written.
+/// E6: a failing action leads to its error place in the same answer; its staged writes are discarded.
 #[tokio::test]
-async fn an_action_that_fails_leads_to_its_error_place() {
+async fn a_failing_action_leads_to_its_error_place() {
     let spec = Spec::new("risky")
         .signal("GO")
         .step("open")
@@ -52,9 +52,9 @@ async fn an_action_that_fails_leads_to_its_error_place() {
     }
 }
 
-/// E6: what earlier steps of the pass have written is kept when a later one goes to its error place.
+/// E6: writes of earlier steps are kept when a later step goes to its error place.
 #[tokio::test]
-async fn steps_before_an_error_place_are_kept() {
+async fn writes_before_an_error_place_are_kept() {
     let spec = Spec::new("later")
         .signal("GO")
         .step("open")
@@ -89,9 +89,9 @@ fn branches() -> Spec {
         .auto("finish", "both", "done")
 }
 
-/// E9: two branches that wait for the same are answered one after the other, each with its own form.
+/// E9: two branches that wait for the same signal are answered one after the other, each with its own form.
 #[tokio::test]
-async fn two_branches_that_wait_for_the_same_are_answered_one_after_the_other() {
+async fn branches_waiting_for_one_signal_are_answered_in_turn() {
     for strategy in ALL {
         let engine = kit::start(|builder| builder.workflow(branches().build().unwrap())).await.unwrap();
         let flows = flows(&engine, strategy);
@@ -99,9 +99,9 @@ async fn two_branches_that_wait_for_the_same_are_answered_one_after_the_other() 
         assert_eq!(begun.waits.len(), 2, "{strategy}");
         let token = begun.token.unwrap();
         let wrong = soon(flows.resume(Resume::new(&token).input(&json!({"r": "x"})))).await.unwrap();
-        assert_eq!(wrong.errors.len(), 1, "{strategy}: the first one's form is meant");
+        assert_eq!(wrong.errors.len(), 1, "{strategy}: the first branch's form applies");
         let many = soon(flows.resume(Resume::new(&token).input(&json!({"l": "x", "m": "y"})))).await.unwrap();
-        assert_eq!(many.errors.len(), 1, "{strategy}: the signal's own schema holds too");
+        assert_eq!(many.errors.len(), 1, "{strategy}: the signal's own schema applies too");
         let half = soon(flows.resume(Resume::new(&token).input(&json!({"l": "x"})))).await.unwrap();
         assert_eq!(
             half.waits.iter().map(|wait| wait.place.as_str()).collect::<Vec<_>>(),
@@ -116,7 +116,7 @@ async fn two_branches_that_wait_for_the_same_are_answered_one_after_the_other() 
 
 /// E9: the same where both places are steps that a signal leads out of.
 #[tokio::test]
-async fn two_steps_that_take_the_same_signal_are_answered_one_after_the_other() {
+async fn steps_taking_one_signal_are_answered_in_turn() {
     let spec = Spec::new("steps")
         .fork("split", ["left", "right"])
         .step("left")
@@ -139,9 +139,9 @@ async fn two_steps_that_take_the_same_signal_are_answered_one_after_the_other() 
     }
 }
 
-/// E4: a loop goes on at the iteration at which it paused, wherever it rests.
+/// E4: a loop continues at the iteration at which it paused, under every strategy.
 #[tokio::test]
-async fn a_loop_goes_on_at_its_iteration() {
+async fn a_loop_continues_at_its_iteration() {
     let note = |cx: Cx| async move {
         let at = cx.snapshot().activations()[0].position.clone();
         cx.update_state(|state: &mut Value| {
@@ -179,13 +179,13 @@ async fn a_loop_goes_on_at_its_iteration() {
         all.push(ended.result.unwrap());
     }
     assert_eq!(all[0].as_array().unwrap().len(), 3);
-    assert_ne!(all[0][0], all[0][1], "each iteration is its own");
-    assert_eq!((&all[0], &all[1]), (&all[1], &all[2]), "it is the same wherever it rests");
+    assert_ne!(all[0][0], all[0][1], "each iteration has its own position");
+    assert_eq!((&all[0], &all[1]), (&all[1], &all[2]), "it is the same under every strategy");
 }
 
-/// E6: a way without an end stops at a limit, with its name, and the token is good.
+/// E6: an endless path stops at a named limit, and the token stays valid.
 #[tokio::test]
-async fn a_way_without_an_end_stops_at_a_limit() {
+async fn an_endless_path_stops_at_a_limit() {
     let spec = Spec::new("endless")
         .signal("GO")
         .step("open")
@@ -216,9 +216,9 @@ async fn a_way_without_an_end_stops_at_a_limit() {
     }
 }
 
-/// E6: an action may take as long as it may, and no longer; the flow is where it was.
+/// E6: an action that exceeds its timeout fails; the flow is where it was.
 #[tokio::test]
-async fn an_action_that_takes_too_long_has_failed() {
+async fn an_action_that_exceeds_its_timeout_fails() {
     let gate = Gate::new();
     let slow = Transition::new("slow", "open", "done").on_signal("GO").action("wait").timeout_ms(5_000);
     let spec = Spec::new("slow").signal("GO").step("open").end("done").transition(slow).build().unwrap();
@@ -240,9 +240,9 @@ async fn an_action_that_takes_too_long_has_failed() {
     );
 }
 
-/// E1: dropping a resume of a sealed flow leaves nothing behind: the token is good, and its key free.
+/// E1: dropping a resume of a sealed flow leaves nothing behind: the token is valid, and its key is free.
 #[tokio::test]
-async fn a_client_that_goes_away_from_a_sealed_flow_leaves_nothing_behind() {
+async fn a_disconnect_from_a_sealed_flow_leaves_nothing_behind() {
     let gate = Gate::new();
     let counts = gate.and(|cx: &Cx| cx.kv("test").increment("sum", 1).map(|()| Value::Null));
     let build = |builder: Builder| {
@@ -265,9 +265,9 @@ async fn a_client_that_goes_away_from_a_sealed_flow_leaves_nothing_behind() {
     assert_eq!((sum(&engine).await, gate.began()), (json!(1), 2));
 }
 
-/// E4: guards that read the data choose the way after each pause.
+/// E4: guards on the data choose the path after each pause.
 #[tokio::test]
-async fn guards_choose_the_way_after_a_pause() {
+async fn guards_choose_the_path_after_a_pause() {
     let spec = Spec::new("guarded")
         .signal("GO")
         .step("open")
@@ -294,9 +294,9 @@ async fn guards_choose_the_way_after_a_pause() {
     }
 }
 
-/// E6: an action that is not the first to be run and fails is tried in the next resume again from the pause on.
+/// E6: when a later action of an execution fails, the next resume starts again from the pause.
 #[tokio::test]
-async fn every_resume_begins_at_the_pause() {
+async fn every_resume_starts_at_the_pause() {
     let calls = Arc::new(AtomicUsize::new(0));
     let count = calls.clone();
     let flaky = move |_: Cx| {

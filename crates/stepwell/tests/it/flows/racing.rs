@@ -1,4 +1,5 @@
-//! Of any number of resumes of one handle exactly one runs the step, whoever dies, fails or goes away.
+//! Of any number of concurrent resumes of one handle exactly one runs the step, despite crashes, failures and
+//! disconnects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx};
 
 use super::{add, as_time_passes, begun, flows, go, handles, next, nothing, sum, walk};
-use crate::kit::{self, Fate, LEASE_MS, Watched, eventually, ground, mortal, soon};
+use crate::kit::{self, Fate, LEASE_MS, Watched, eventually, ground, soon, start_killable};
 use crate::world::{Gate, Script};
 
 const BUSY: FlowError = FlowError::Busy { retry_after_ms: 1_000 };
@@ -27,15 +28,15 @@ fn gated(gate: &Gate) -> impl Fn(Builder) -> Builder + use<> {
     }
 }
 
-/// A resume in a task of its own.
+/// Resumes the flow in a separate task.
 fn apart(flows: &Flows, token: &str) -> tokio::task::JoinHandle<Result<Answer, FlowError>> {
     let (flows, token) = (flows.clone(), token.to_owned());
     tokio::spawn(async move { flows.resume(Resume::new(token)).await })
 }
 
-/// E6: while one runs the step, the others are told to come back; then the token is gone.
+/// E6: while one caller runs the step, the others are told to retry; afterwards the token is invalid.
 #[tokio::test]
-async fn one_of_many_runs_the_step_and_the_others_are_told_to_come_back() {
+async fn one_caller_runs_the_step_while_the_others_are_told_to_retry() {
     let gate = Gate::new();
     let engine = kit::start(gated(&gate)).await.unwrap();
     let flows = flows(&engine, "handle");
@@ -46,16 +47,16 @@ async fn one_of_many_runs_the_step_and_the_others_are_told_to_come_back() {
     let all =
         as_time_passes(engine.clock(), join_all((0..8).map(|_| flows.resume(Resume::new(&token))))).await;
     assert!(all.iter().all(|answer| *answer == Err(BUSY)), "{all:?}");
-    assert_eq!(flows.show(&token).await.unwrap().waits[0].place, "p0", "looking is free");
+    assert_eq!(flows.show(&token).await.unwrap().waits[0].place, "p0", "viewing needs no reservation");
     gate.open(10);
     assert_eq!(soon(first).await.unwrap().unwrap().waits[0].place, "p1");
     assert_eq!(go(&flows, &token).await, Err(FlowError::Gone));
     assert_eq!((gate.began(), sum(&engine).await), (1, json!(1)));
 }
 
-/// E6: all at once, from two processes: one success, one run of the action.
+/// E6: concurrent resumes from two processes: one success, and the action runs once.
 #[tokio::test]
-async fn many_at_once_from_two_processes_are_one_success() {
+async fn concurrent_resumes_from_two_processes_succeed_once() {
     let gate = Gate::new();
     gate.open(100);
     let (store, clock) = ground().await;
@@ -72,9 +73,9 @@ async fn many_at_once_from_two_processes_are_one_success() {
     assert_eq!((gate.began(), sum(&one).await), (1, json!(1)));
 }
 
-/// E6: a step without an action has no reservation, and one success all the same.
+/// E6: a step without an action has no reservation, and still exactly one success.
 #[tokio::test]
-async fn many_at_once_on_a_step_without_an_action_are_one_success() {
+async fn concurrent_resumes_without_an_action_succeed_once() {
     let spec = stepwell::core::Spec::new("plain").signal("GO").step("a").step("b").end("c");
     let spec = spec.on_signal("ab", "a", "GO", "b").on_signal("bc", "b", "GO", "c").build().unwrap();
     let engine = kit::start(|builder| builder.workflow(spec)).await.unwrap();
@@ -88,13 +89,13 @@ async fn many_at_once_on_a_step_without_an_action_are_one_success() {
     assert_eq!(handles(&flows).await.len(), 1);
 }
 
-/// E6: if the step fails, however, the handle is good again at once.
+/// E6: when the step fails, the handle is valid again at once.
 #[tokio::test]
-async fn a_step_that_fails_leaves_the_handle_good_at_once() {
+async fn a_failing_step_releases_the_handle_at_once() {
     let work = |cx: Cx| async move {
         cx.kv("test").increment("sum", 1)?;
         match cx.payload().as_str() {
-            Some("panic") => panic!("it was told to"),
+            Some("panic") => panic!("requested by the test"),
             Some("error") => Err(ActionError::new("broken", "it is broken")),
             _ => Ok(()),
         }
@@ -113,20 +114,20 @@ async fn a_step_that_fails_leaves_the_handle_good_at_once() {
     assert_eq!(sum(&engine).await, json!(1));
 }
 
-/// E6: if the process dies while the action runs, the handle is good again once that is noticed, and is advanced once.
+/// E6: when the process crashes during the action, the handle becomes valid after the lease expires, and advances once.
 #[tokio::test]
-async fn a_handle_of_a_dead_process_is_good_again_once_that_is_noticed() {
+async fn a_handle_of_a_crashed_process_is_released_with_its_lease() {
     let gate = Gate::new();
     let (store, clock) = ground().await;
-    let (one, tasks) = mortal(store.clone(), &clock, gated(&gate)).await;
-    let (two, _tasks) = mortal(store, &clock, gated(&gate)).await;
+    let (one, tasks) = start_killable(store.clone(), &clock, gated(&gate)).await;
+    let (two, _tasks) = start_killable(store, &clock, gated(&gate)).await;
     let (here, there) = (flows(&one, "handle"), flows(&two, "handle"));
     let token = begun(&here, "slow").await;
     let first = apart(&here, &token);
     eventually(async || gate.inside() == 1).await;
     tasks.kill().await;
     assert!(soon(first).await.unwrap().is_err());
-    assert_eq!(go(&there, &token).await, Err(BUSY), "nobody has noticed yet");
+    assert_eq!(go(&there, &token).await, Err(BUSY), "the lease has not expired yet");
     gate.open(10);
     two.advance(Duration::from_millis(LEASE_MS + 1_000)).await;
     let answer = go(&there, &token).await.unwrap();
@@ -136,13 +137,13 @@ async fn a_handle_of_a_dead_process_is_good_again_once_that_is_noticed() {
     assert_eq!(go(&there, &answer.token.unwrap()).await.unwrap().status, Status::Completed);
 }
 
-/// E6: a process that only seemed dead comes back too late: what it did is void.
+/// E6: a process that was only presumed dead returns too late: its result is discarded.
 #[tokio::test]
-async fn a_process_that_comes_back_too_late_advances_nothing() {
+async fn a_process_that_returns_too_late_advances_nothing() {
     let gate = Gate::new();
     let (store, clock) = ground().await;
     let (one, ice) = crate::world::freezable(store.clone(), &clock, gated(&gate)).await;
-    let (two, _tasks) = mortal(store, &clock, gated(&gate)).await;
+    let (two, _tasks) = start_killable(store, &clock, gated(&gate)).await;
     let (here, there) = (flows(&one, "handle"), flows(&two, "handle"));
     let token = begun(&here, "slow").await;
     let first = apart(&here, &token);
@@ -157,9 +158,9 @@ async fn a_process_that_comes_back_too_late_advances_nothing() {
     assert_eq!((sum(&two).await, handles(&there).await.len()), (json!(1), 1));
 }
 
-/// E6: an engine that is stopped while the action runs leaves a handle that others can use.
+/// E6: an engine stopped during the action leaves a handle that other processes can use.
 #[tokio::test]
-async fn a_handle_of_a_process_that_was_stopped_is_good_for_others() {
+async fn a_stopped_process_leaves_its_handles_usable() {
     let gate = Gate::new();
     let (store, clock) = ground().await;
     let one = TestEngine::start_on(store.clone(), clock.clone(), gated(&gate)).await.unwrap();
@@ -175,9 +176,9 @@ async fn a_handle_of_a_process_that_was_stopped_is_good_for_others() {
     assert_eq!(sum(&two).await, json!(1));
 }
 
-/// E6: whoever asked may go away: what they began is brought to its end, and nothing stays reserved.
+/// E6: when the caller disconnects, the step still completes, and nothing stays reserved.
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_nothing_reserved() {
+async fn a_disconnect_leaves_nothing_reserved() {
     let gate = Gate::new();
     let engine = kit::start(gated(&gate)).await.unwrap();
     let flows = flows(&engine, "handle");
@@ -186,7 +187,7 @@ async fn a_client_that_goes_away_leaves_nothing_reserved() {
     eventually(async || gate.inside() == 1).await;
     client.abort();
     let _ = client.await;
-    assert_eq!(gate.dropped(), 0, "the step goes on");
+    assert_eq!(gate.dropped(), 0, "the step continues");
     gate.open(1);
     eventually(async || sum(&engine).await == json!(1)).await;
     let rows = handles(&flows).await;
@@ -194,9 +195,9 @@ async fn a_client_that_goes_away_leaves_nothing_reserved() {
     assert_eq!(go(&flows, &token).await, Err(FlowError::Gone));
 }
 
-/// E6: the same with a step that fails when nobody is there any more.
+/// E6: the same with a step that fails after the caller has disconnected.
 #[tokio::test]
-async fn a_client_that_goes_away_from_a_step_that_fails_leaves_the_handle_good() {
+async fn a_disconnect_from_a_failing_step_releases_the_handle() {
     let gate = Gate::new();
     let fails = gate.and(|_: &Cx| Err(ActionError::new("broken", "it is broken")));
     let workflow = walk("fails", &["fails", "fails"]).build().unwrap();
@@ -211,9 +212,9 @@ async fn a_client_that_goes_away_from_a_step_that_fails_leaves_the_handle_good()
     assert_eq!(flows.show(&token).await.unwrap().waits[0].place, "p0");
 }
 
-/// E6: an answer of the store that is lost is looked up, whichever it is: the flow goes its way once.
+/// E6: a lost answer of the store is looked up, at every call: the flow advances once.
 #[tokio::test]
-async fn lost_answers_of_the_store_are_looked_up() {
+async fn lost_store_answers_are_looked_up() {
     for strategy in ["sealed", "handle", "durable"] {
         let gate = Gate::new();
         gate.open(100);
@@ -235,9 +236,9 @@ async fn lost_answers_of_the_store_are_looked_up() {
     }
 }
 
-/// E6: the lost answer of a commit that gives a handle back leaves it good.
+/// E6: the lost answer to the commit that releases a handle leaves it valid.
 #[tokio::test]
-async fn a_lost_answer_while_a_handle_is_given_back_leaves_it_good() {
+async fn a_lost_answer_to_a_release_keeps_the_handle_valid() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let script = Script::failing(1);
@@ -247,7 +248,7 @@ async fn a_lost_answer_while_a_handle_is_given_back_leaves_it_good() {
     let flows = flows(&engine, "handle");
     let token = begun(&flows, "work").await;
     watched.rule(|commit| match commit.handles.first().map(|write| &write.then) {
-        Some(HandleChange::Own(None)) => Fate::AnswerLost,
+        Some(HandleChange::SetOwner(None)) => Fate::AnswerLost,
         _ => Fate::Arrives,
     });
     assert!(matches!(go(&flows, &token).await, Err(FlowError::Failed(_))));
@@ -256,9 +257,9 @@ async fn a_lost_answer_while_a_handle_is_given_back_leaves_it_good() {
     assert_eq!(script.calls().len(), 2);
 }
 
-/// E6: a store that is out of reach for a while when a handle is to be given back gets it back later.
+/// E6: if the store is unavailable when a handle is to be released, it is released later.
 #[tokio::test]
-async fn a_handle_is_given_back_as_soon_as_the_store_is_there() {
+async fn a_handle_is_released_once_the_store_is_available() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let script = Script::failing(1);
@@ -269,7 +270,7 @@ async fn a_handle_is_given_back_as_soon_as_the_store_is_there() {
     let token = begun(&flows, "work").await;
     let mut left = 3;
     watched.rule(move |commit| match commit.handles.first().map(|write| &write.then) {
-        Some(HandleChange::Own(None)) if left > 0 => {
+        Some(HandleChange::SetOwner(None)) if left > 0 => {
             left -= 1;
             Fate::Fails
         }
@@ -281,9 +282,9 @@ async fn a_handle_is_given_back_as_soon_as_the_store_is_there() {
     next(&flows, &token).await;
 }
 
-/// E6: if what a step did cannot be written because the store is out of reach, nothing has happened.
+/// E6: if the result of a step cannot be written because the store is unavailable, nothing has happened.
 #[tokio::test]
-async fn a_step_that_cannot_be_written_has_not_happened() {
+async fn a_step_that_cannot_be_stored_has_not_happened() {
     for strategy in ["sealed", "handle"] {
         let gate = Gate::new();
         gate.open(100);
@@ -302,9 +303,9 @@ async fn a_step_that_cannot_be_written_has_not_happened() {
     }
 }
 
-/// E6: somebody uses the handle up between the reading and the reserving: whoever comes too late runs nothing.
+/// E6: another caller consumes the handle between the read and the reservation: the late one runs nothing.
 #[tokio::test]
-async fn whoever_reserves_too_late_runs_nothing() {
+async fn a_late_reservation_runs_nothing() {
     let gate = Gate::new();
     gate.open(100);
     let (store, clock) = ground().await;

@@ -1,9 +1,9 @@
-//! Tokens that are to be good no longer: of a flow, of somebody, of a key.
+//! Revocation of tokens: by flow, by actor, and by key.
 
 use std::time::Duration;
 
 use stepwell::engine::Builder;
-use stepwell::flow::{FlowError, Flows, Handle, LinkTo, Resume, Revoke, Sealed};
+use stepwell::flow::{CreateAnswerLink, FlowError, Flows, Handle, Resume, Revoke, Sealed};
 use stepwell::store::Status;
 use stepwell::testing::TestEngine;
 use stepwell::{Actor, Permission};
@@ -21,13 +21,13 @@ fn actor(id: &str) -> Actor {
     Actor::new(id, Permission::ALL)
 }
 
-/// E6: the handles of a flow go, and no others; that is on record.
+/// E6: revoking a flow removes its handles and no others, and is audited.
 #[tokio::test]
-async fn the_handles_of_a_flow_go() {
+async fn revoking_a_flow_removes_its_handles() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "handle");
     let (ours, theirs) = (begin(&flows, "quiet").await, begun(&flows, "quiet").await);
-    // Each permission is given by itself: who administers flows need not see them.
+    // Permissions are independent: flow administration does not include viewing.
     let by = flows.acting(Actor::new("admin", [Permission::Admin]));
     assert_eq!(soon(by.revoke(Revoke::Flow(ours.flow))).await, Ok(1));
     assert_eq!(soon(by.revoke(Revoke::Flow(ours.flow))).await, Ok(0));
@@ -43,9 +43,9 @@ async fn the_handles_of_a_flow_go() {
     assert_eq!(row.actor.as_deref(), Some("admin"));
 }
 
-/// E6: everything that somebody began goes, however many.
+/// E6: everything that an actor started is revoked, in any number.
 #[tokio::test]
-async fn everything_that_somebody_began_goes() {
+async fn revoking_an_actor_removes_all_their_handles() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "handle");
     let (ann, bob) = (flows.acting(actor("ann")), flows.acting(actor("bob")));
@@ -53,7 +53,7 @@ async fn everything_that_somebody_began_goes() {
     for _ in 0..103 {
         tokens.push(begun(&ann, "quiet").await);
     }
-    // Bob goes on with a flow of Ann's: it stays hers.
+    // Bob resumes a flow of Ann's: it stays hers.
     tokens[0] = next(&bob, &tokens[0]).await;
     let other = begun(&bob, "quiet").await;
     assert_eq!(soon(flows.revoke(Revoke::Actor("ann".to_owned()))).await, Ok(103));
@@ -62,22 +62,23 @@ async fn everything_that_somebody_began_goes() {
     next(&flows, &other).await;
 }
 
-/// E6: the links that lead to a run go too; the run stays.
+/// E6: links to a run are revoked too; the run stays.
 #[tokio::test]
-async fn the_links_to_a_run_go_and_the_run_stays() {
+async fn revoking_the_links_to_a_run_keeps_the_run() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "durable");
     let begun = begin(&flows, "quiet").await;
-    soon(flows.link(LinkTo::new(begun.flow))).await.unwrap();
+    soon(flows.create_answer_link(CreateAnswerLink::new(begun.flow))).await.unwrap().token.unwrap();
     assert_eq!(soon(flows.revoke(Revoke::Flow(begun.flow))).await, Ok(2));
     assert_eq!(go(&flows, &begun.token.unwrap()).await, Err(FlowError::Gone));
-    let link = soon(flows.link(LinkTo::new(begun.flow))).await.unwrap();
+    let link =
+        soon(flows.create_answer_link(CreateAnswerLink::new(begun.flow))).await.unwrap().token.unwrap();
     assert_eq!(go(&flows, &link).await.unwrap().status, Status::Waiting);
 }
 
-/// E1: sealed tokens that are used once can be revoked, by flow and by actor; what was begun later is good.
+/// E1: single-use sealed tokens can be revoked by flow and by actor; later ones stay valid.
 #[tokio::test]
-async fn sealed_tokens_that_are_used_once_can_be_revoked() {
+async fn single_use_sealed_tokens_can_be_revoked() {
     for by_actor in [true, false] {
         let engine = kit::start(office).await.unwrap();
         let flows = Flows::builder(&engine, ring()).only(Sealed::new().once()).build().unwrap();
@@ -98,9 +99,9 @@ async fn sealed_tokens_that_are_used_once_can_be_revoked() {
     }
 }
 
-/// E1: a flow that is being resumed while it is revoked does not slip through.
+/// E1: a flow that is resumed while it is revoked is revoked too.
 #[tokio::test]
-async fn a_sealed_flow_that_is_on_its_way_while_it_is_revoked_is_revoked() {
+async fn a_sealed_flow_resumed_during_revocation_is_revoked() {
     let gate = Gate::new();
     let workflow = walk("slow", &["wait", "nothing"]).build().unwrap();
     let engine =
@@ -121,9 +122,9 @@ async fn a_sealed_flow_that_is_on_its_way_while_it_is_revoked_is_revoked() {
     }
 }
 
-/// E6: nor does a flow behind a handle that goes on between the listing and the taking.
+/// E6: so is a flow behind a handle that advances between the listing and the removal.
 #[tokio::test]
-async fn a_handle_that_goes_on_while_it_is_revoked_is_revoked() {
+async fn a_handle_that_advances_during_revocation_is_revoked() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store.clone());
     let one = TestEngine::start_on(watched.clone(), clock.clone(), office).await.unwrap();
@@ -137,9 +138,9 @@ async fn a_handle_that_goes_on_while_it_is_revoked_is_revoked() {
     assert_eq!((count, handles(&there).await), (Ok(1), vec![]));
 }
 
-/// E6: a handle that is reserved is revoked too: what its step did is not written.
+/// E6: a reserved handle is revoked too: the result of its step is not written.
 #[tokio::test]
-async fn a_handle_that_is_being_used_is_revoked() {
+async fn a_reserved_handle_can_be_revoked() {
     let gate = Gate::new();
     let counts = gate.and(|cx| cx.kv("test").increment("sum", 1).map(|()| serde_json::Value::Null));
     let workflow = walk("slow", &["counts", "nothing"]).build().unwrap();
@@ -158,9 +159,9 @@ async fn a_handle_that_is_being_used_is_revoked() {
     assert_eq!((super::sum(&engine).await, handles(&flows).await), (serde_json::Value::Null, vec![]));
 }
 
-/// E6: only who may administer flows revokes.
+/// E6: revocation needs the admin permission.
 #[tokio::test]
-async fn who_may_not_revokes_nothing() {
+async fn revoking_needs_the_admin_permission() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "handle");
     let begun = begin(&flows, "quiet").await;

@@ -1,4 +1,4 @@
-//! The token is the state: nothing is written for it, nobody can change it, and what it writes is written once.
+//! Sealed tokens: the token is the state, no row is stored for it, it cannot be changed, and its writes happen once.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use stepwell::{ActionError, Cx, Start};
 use super::{add, begin, begun, flows, go, handles, keep, next, nothing, ring, sum, three, walk};
 use crate::kit::{self, Watched, ground, other_tenant, runs, soon, store_within};
 
-/// Flows that rest only sealed, so.
+/// Flows whose only strategy is this sealed one.
 fn only(engine: &TestEngine, sealed: Sealed) -> Flows {
     Flows::builder(engine, ring()).only(sealed).build().unwrap()
 }
@@ -39,15 +39,15 @@ async fn nothing_is_written_for_a_sealed_flow() {
     let token = begun(&flows, "form").await;
     let token = next(&flows, &token).await;
     let ended = go(&flows, &next(&flows, &token).await).await.unwrap();
-    assert_eq!((ended.status, ended.rests, ended.expires_at), (Status::Completed, None, None));
+    assert_eq!((ended.status, ended.strategy, ended.expires_at), (Status::Completed, None, None));
     engine.settle().await;
     assert_eq!((watched.commits(), watched.loads()), (vec![], 0));
     assert_eq!((runs(&engine, RunQuery::default()).await, handles(&flows).await), (vec![], vec![]));
 }
 
-/// E1: tampering with any byte is refused, as is cutting something off or adding something.
+/// E1: a token with any byte changed, removed or added is refused.
 #[tokio::test]
-async fn a_token_of_which_any_character_is_changed_is_gone() {
+async fn a_changed_sealed_token_is_invalid() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "sealed");
     let token = begun(&flows, "quiet").await;
@@ -57,7 +57,7 @@ async fn a_token_of_which_any_character_is_changed_is_gone() {
     for at in 0..token.len() {
         changed.push(token[..at].to_owned());
         let place = letters.iter().position(|letter| *letter == token.as_bytes()[at]);
-        // The lowest bits of the last letter may mean nothing; they are part of the token all the same.
+        // The lowest bits of the last letter may carry no data; they are still part of the token.
         for bit in [1, 2, 4, 32] {
             let other = place.map_or(b'A', |place| letters[place ^ bit]);
             let mut bytes = token.clone().into_bytes();
@@ -74,9 +74,9 @@ async fn a_token_of_which_any_character_is_changed_is_gone() {
     go(&flows, &token).await.unwrap();
 }
 
-/// E1: several keys open, one seals; what was sealed under a key that is revoked is gone.
+/// E1: several keys open tokens and one seals; tokens sealed under a revoked key are invalid.
 #[tokio::test]
-async fn keys_rotate_and_what_was_sealed_under_a_revoked_one_is_gone() {
+async fn tokens_sealed_under_a_revoked_key_are_invalid() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "sealed");
     let old = begun(&flows, "quiet").await;
@@ -89,7 +89,7 @@ async fn keys_rotate_and_what_was_sealed_under_a_revoked_one_is_gone() {
     assert_eq!(go(&flows, &new).await.unwrap().status, Status::Completed);
 }
 
-/// E1: a process that was given another's key opens what that one has sealed, and without it does not.
+/// E1: a process with another process's key opens its tokens, and without the key it does not.
 #[tokio::test]
 async fn another_process_opens_a_token_if_it_has_the_key() {
     let (store, clock) = ground().await;
@@ -102,7 +102,7 @@ async fn another_process_opens_a_token_if_it_has_the_key() {
     assert_eq!(go(&second, &token).await, Err(FlowError::Gone));
     second.keys().accept(key).unwrap();
     let token = next(&second, &token).await;
-    assert_eq!(go(&first, &token).await, Err(FlowError::Gone), "it is sealed under the other's own key");
+    assert_eq!(go(&first, &token).await, Err(FlowError::Gone), "sealed under the second process's key");
     assert_eq!(go(&second, &token).await.unwrap().status, Status::Completed);
 }
 
@@ -125,10 +125,10 @@ fn with_retries() -> Definition {
     Spec::new("stubborn").step("open").end("done").transition(work).build().unwrap()
 }
 
-/// E1: what somebody would have to do while it rests is refused when flows are built and when a workflow is registered, by
-/// the step's name; as a durable run, or if it is not for flows, it is welcome.
+/// E1: a step that needs work during a pause is refused by name when flows are built and when a workflow is registered.
+/// As a durable run, or outside of flows, the workflow is accepted.
 #[tokio::test]
-async fn a_workflow_that_needs_a_run_cannot_rest_without_one() {
+async fn a_workflow_that_needs_a_durable_run_is_refused() {
     let cases = [
         (with_timer(), "a timer at transition `give_up`"),
         (with_children(), "children at place `below`"),
@@ -139,17 +139,17 @@ async fn a_workflow_that_needs_a_run_cannot_rest_without_one() {
         let build = |builder: Builder| office(builder).workflow(definition.clone());
         let engine = kit::start(build).await.unwrap();
         for strategy in ["sealed", "handle"] {
-            let error = three(&engine).begin_with(strategy).build().unwrap_err().to_string();
+            let error = three(&engine).default_strategy(strategy).build().unwrap_err().to_string();
             assert!(error.contains(says) && error.contains(name) && error.contains(strategy), "{error}");
         }
-        let blocked = three(&engine).begin_with("sealed").block([name]).build().unwrap();
+        let blocked = three(&engine).default_strategy("sealed").block([name]).build().unwrap();
         let refused = soon(blocked.start(Start::new(name))).await;
         assert_eq!(refused, Err(FlowError::NotAllowed(name.into())));
 
         let engine = kit::start(office).await.unwrap();
         let by_name =
             |workflow: &stepwell::core::Name| if workflow == "quiet" { "sealed" } else { "durable" };
-        three(&engine).begin_by(by_name).build().unwrap();
+        three(&engine).choose_strategy(by_name).build().unwrap();
         engine.register(definition.clone()).unwrap();
 
         let engine = kit::start(office).await.unwrap();
@@ -159,9 +159,9 @@ async fn a_workflow_that_needs_a_run_cannot_rest_without_one() {
     }
 }
 
-/// E1: writes are one commit with the record that the token was used: they are made once.
+/// E1: writes and the record that the token was used are one commit, so they happen once.
 #[tokio::test]
-async fn a_token_that_is_used_twice_writes_once() {
+async fn a_token_used_twice_writes_once() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "sealed");
     let token = begun(&flows, "count").await;
@@ -171,9 +171,9 @@ async fn a_token_that_is_used_twice_writes_once() {
     assert_eq!(go(&flows, &second).await.unwrap().status, Status::Completed);
 }
 
-/// E1: the same when it is used many times at once.
+/// E1: the same with many concurrent uses.
 #[tokio::test]
-async fn a_token_that_is_used_many_times_at_once_writes_once() {
+async fn concurrent_uses_of_a_token_write_once() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "sealed");
     let token = begun(&flows, "count").await;
@@ -183,10 +183,10 @@ async fn a_token_that_is_used_many_times_at_once_writes_once() {
     assert_eq!(sum(&engine).await, json!(1));
 }
 
-/// E1: two tokens for one pause, made by answering the pause before twice, write once, also when the first of them is
-/// over before the other is used.
+/// E1: two tokens for one pause, made by answering the previous pause twice, write once. That holds even when the first
+/// has expired before the second is used.
 #[tokio::test]
-async fn a_pause_is_answered_once_whichever_of_its_tokens_is_used() {
+async fn a_pause_with_two_tokens_is_answered_once() {
     let workflow = walk("late", &["nothing", "add", "nothing"]).build().unwrap();
     let engine = kit::start(|builder| office(builder).workflow(workflow)).await.unwrap();
     let flows = only(&engine, Sealed::new().ttl(Duration::from_secs(60)));
@@ -200,14 +200,14 @@ async fn a_pause_is_answered_once_whichever_of_its_tokens_is_used() {
     assert_eq!(
         go(&flows, &late).await,
         Err(FlowError::Gone),
-        "the record has to outlive every token of the pause"
+        "the record must outlive every token of the pause"
     );
     assert_eq!(sum(&engine).await, json!(1));
 }
 
-/// E1, E8: a step without writes works again until its token expires; then it is gone, to the instant.
+/// E1, E8: a step without writes can be repeated until its token expires, to the exact instant.
 #[tokio::test]
-async fn a_step_without_writes_works_again_until_its_token_expires() {
+async fn a_step_without_writes_repeats_until_its_token_expires() {
     let engine = kit::start(office).await.unwrap();
     let flows = only(&engine, Sealed::new().ttl(Duration::from_secs(60)));
     let begun = begin(&flows, "form").await;
@@ -223,9 +223,9 @@ async fn a_step_without_writes_works_again_until_its_token_expires() {
     assert_eq!(flows.show(&token).await, Err(FlowError::Gone));
 }
 
-/// E1: with replay protection also a step without writes uses its token up, also when it is used many times at once.
+/// E1: with replay protection a step without writes also consumes its token, even with many concurrent uses.
 #[tokio::test]
-async fn with_replay_protection_a_token_is_used_once() {
+async fn replay_protection_allows_one_use_of_a_token() {
     let engine = kit::start(office).await.unwrap();
     let flows = only(&engine, Sealed::new().once());
     let token = begun(&flows, "quiet").await;
@@ -239,9 +239,9 @@ async fn with_replay_protection_a_token_is_used_once() {
     assert_eq!(go(&flows, &second).await, Err(FlowError::Gone), "the last one too");
 }
 
-/// E1: compressed or not, what comes out is what went in.
+/// E1: the state is unchanged after sealing and opening, compressed or not.
 #[tokio::test]
-async fn a_state_comes_out_as_it_went_in_compressed_or_not() {
+async fn a_state_survives_sealing_compressed_or_not() {
     let given = json!({"text": "again and again ".repeat(200), "odd": "\u{1f9f5}\n\"\\\u{0}", "n": -0.5});
     let mut lengths = Vec::new();
     for compresses in [true, false] {
@@ -256,9 +256,9 @@ async fn a_state_comes_out_as_it_went_in_compressed_or_not() {
     assert!(lengths[0] * 3 < lengths[1], "{lengths:?}");
 }
 
-/// E1: a state that does not fit into a token says so, and the flow is where it was.
+/// E1: a state too large for a token is an error, and the flow is where it was.
 #[tokio::test]
-async fn a_state_that_is_too_large_for_a_token_is_an_error_and_the_flow_is_where_it_was() {
+async fn a_state_too_large_for_a_token_is_an_error() {
     let limits = Limits { token_bytes: 2_000, ..Limits::default() };
     let (store, clock) = (store_within(limits.clone()).await, ground().await.1);
     let build = |builder: Builder| office(builder).with(|options| options.limits = limits);
@@ -273,7 +273,7 @@ async fn a_state_that_is_too_large_for_a_token_is_an_error_and_the_flow_is_where
     assert_eq!(soon(flows.resume(small)).await.unwrap().waits[0].place, "p1");
 }
 
-/// E1: the same for a step that writes: nothing is written, and the token is not used up.
+/// E1: the same for a step that writes: nothing is written, and the token is not consumed.
 #[tokio::test]
 async fn a_step_whose_state_is_too_large_for_a_token_writes_nothing() {
     let limits = Limits { token_bytes: 2_000, ..Limits::default() };
@@ -297,16 +297,16 @@ async fn a_step_whose_state_is_too_large_for_a_token_writes_nothing() {
     assert_eq!(sum(&engine).await, json!(1));
 }
 
-/// E1, E7: a token is bound to its tenant and to its strategy's name.
+/// E1, E7: a token is bound to its tenant and to the name of its strategy.
 #[tokio::test]
-async fn a_token_is_good_for_its_tenant_and_its_strategy_only() {
+async fn a_token_is_bound_to_its_tenant_and_strategy() {
     let engine = kit::start(office).await.unwrap();
     let flows = Flows::builder(&engine, ring())
         .strategy("a", Sealed::new())
         .strategy("b", Sealed::new())
         .strategy("h", Handle::new())
         .strategy("d", Durable::new())
-        .begin_with("a");
+        .default_strategy("a");
     let flows = flows.build().unwrap();
     let token = begun(&flows, "quiet").await;
     let raw = token.strip_prefix("a.").unwrap();
@@ -320,9 +320,9 @@ async fn a_token_is_good_for_its_tenant_and_its_strategy_only() {
     go(&flows, &token).await.unwrap();
 }
 
-/// E1: a token goes on with the edition that it was begun with.
+/// E1: a token continues with the workflow version it was started with.
 #[tokio::test]
-async fn a_token_goes_on_with_its_own_edition() {
+async fn a_token_continues_with_its_own_workflow_version() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "sealed");
     let token = begun(&flows, "quiet").await;
@@ -334,9 +334,9 @@ async fn a_token_goes_on_with_its_own_edition() {
     assert_eq!(go(&flows, &second.token.unwrap()).await.unwrap().status, Status::Completed);
 }
 
-/// E1: a step that fails gives why, and the token is good.
+/// E1: a failing step returns its error, and the token stays valid.
 #[tokio::test]
-async fn a_step_that_fails_leaves_the_token_good() {
+async fn a_failing_step_keeps_the_token_valid() {
     let fails = |_: Cx| async { Err::<(), _>(ActionError::new("broken", "it is broken")) };
     let workflow = walk("broken", &["fails"]).build().unwrap();
     let build = |builder: Builder| builder.workflow(workflow).action("fails", fails);
@@ -344,7 +344,7 @@ async fn a_step_that_fails_leaves_the_token_good() {
     let flows = flows(&engine, "sealed");
     let token = begun(&flows, "broken").await;
     for _ in 0..2 {
-        let Err(FlowError::Failed(failure)) = go(&flows, &token).await else { panic!("it has to fail") };
+        let Err(FlowError::Failed(failure)) = go(&flows, &token).await else { panic!("the step must fail") };
         assert_eq!((failure.code.as_str(), failure.message.as_str()), ("broken", "it is broken"));
     }
     assert_eq!(flows.show(&token).await.unwrap().waits[0].place, "p0");

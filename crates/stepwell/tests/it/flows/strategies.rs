@@ -1,4 +1,4 @@
-//! Strategies by name, which workflows may be here, and looking without touching.
+//! Strategies by name, allowed workflows, and read-only views.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn bare(engine: &TestEngine) -> FlowsBuilder {
     Flows::builder(engine, ring())
 }
 
-/// E3: a single strategy is called `default`, whichever it is.
+/// E3: a single strategy of any kind is called `default`.
 #[tokio::test]
 async fn a_single_strategy_is_called_default() {
     for which in 0..3 {
@@ -35,19 +35,19 @@ async fn a_single_strategy_is_called_default() {
         };
         let flows = flows.build().unwrap();
         let answer = begin(&flows, "quiet").await;
-        assert_eq!(answer.rests.as_deref(), Some("default"));
+        assert_eq!(answer.strategy.as_deref(), Some("default"));
         let token = answer.token.unwrap();
         assert!(token.starts_with("default."), "{token}");
         assert_eq!(go(&flows, &next(&flows, &token).await).await.unwrap().status, Status::Completed);
     }
 }
 
-/// E3: flows begin by a name, or by what a function says of their workflow; resume picks by the token alone.
+/// E3: the start chooses a strategy by name or by a function of the workflow; resume uses the token alone.
 #[tokio::test]
-async fn flows_begin_where_a_name_or_a_function_says() {
+async fn the_first_strategy_is_chosen_by_name_or_function() {
     let engine = kit::start(office).await.unwrap();
     let pick = |workflow: &Name| if workflow == "quiet" { "sealed" } else { "handle" };
-    let flows = three(&engine).begin_by(pick).build().unwrap();
+    let flows = three(&engine).choose_strategy(pick).build().unwrap();
     for (workflow, strategy) in [("quiet", "sealed"), ("other", "handle")] {
         let token = begun(&flows, workflow).await;
         assert!(token.starts_with(&format!("{strategy}.")), "{token}");
@@ -55,13 +55,13 @@ async fn flows_begin_where_a_name_or_a_function_says() {
         assert!(token.starts_with(&format!("{strategy}.")), "{token}");
     }
     let other = kit::start(office).await.unwrap();
-    let flows = three(&other).begin_with("durable").build().unwrap();
+    let flows = three(&other).default_strategy("durable").build().unwrap();
     assert!(begun(&flows, "quiet").await.starts_with("durable."));
 }
 
-/// E3: what cannot be meant is refused when flows are built, by its name.
+/// E3: invalid names and times are refused when flows are built.
 #[tokio::test]
-async fn names_and_times_that_cannot_be_meant_are_refused() {
+async fn invalid_names_and_ttls_are_refused() {
     let engine = kit::start(office).await.unwrap();
     let long = "x".repeat(65);
     for name in ["", "a.b", "a b", "ä", "a/b", "watch", long.as_str()] {
@@ -82,20 +82,21 @@ async fn names_and_times_that_cannot_be_meant_are_refused() {
     let error = bare(&engine).build().unwrap_err().to_string();
     assert!(error.contains("strateg"), "{error}");
     let error = three(&engine).build().unwrap_err().to_string();
-    assert!(error.contains("begin_with"), "{error}");
-    let error = three(&engine).begin_with("nowhere").build().unwrap_err().to_string();
+    assert!(error.contains("default_strategy"), "{error}");
+    let error = three(&engine).default_strategy("nowhere").build().unwrap_err().to_string();
     assert!(error.contains("`nowhere`") && error.contains("`sealed`"), "{error}");
     let send = |_| async { Ok(()) };
-    let error = three(&engine).begin_with("sealed").outlet("a b", send).build().unwrap_err().to_string();
+    let error =
+        three(&engine).default_strategy("sealed").outlet("a b", send).build().unwrap_err().to_string();
     assert!(error.contains("`a b`"), "{error}");
-    // None of these was the engine's one set of flows.
+    // None of the refused builds counts as the engine's one set of flows.
     flows(&engine, "sealed");
-    assert!(three(&engine).begin_with("sealed").build().is_err(), "an engine has one");
+    assert!(three(&engine).default_strategy("sealed").build().is_err(), "an engine has one set of flows");
 }
 
-/// E3, E8: a token of a strategy that is not there is gone, like anything that is no token.
+/// E3, E8: a token of an unknown strategy is invalid, like any malformed token.
 #[tokio::test]
-async fn a_token_of_an_unknown_strategy_is_gone() {
+async fn a_token_of_an_unknown_strategy_is_invalid() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "handle");
     let token = begun(&flows, "quiet").await;
@@ -116,9 +117,9 @@ async fn a_token_of_an_unknown_strategy_is_gone() {
     }
 }
 
-/// E8: looking changes nothing, however often; the handle's row is the same afterwards, and nothing is committed.
+/// E8: viewing changes nothing: the handle's row stays the same, and nothing is committed.
 #[tokio::test]
-async fn looking_changes_nothing() {
+async fn viewing_changes_nothing() {
     for strategy in ["sealed", "handle", "durable"] {
         let (store, clock) = ground().await;
         let watched = Watched::new(store);
@@ -136,8 +137,8 @@ async fn looking_changes_nothing() {
             assert_eq!(shown.waits, begun.waits);
             assert_eq!((shown.token.as_ref(), shown.expires_at), (Some(&token), begun.expires_at));
             assert_eq!(
-                (shown.flow, shown.rests, shown.status),
-                (begun.flow, begun.rests.clone(), Status::Waiting)
+                (shown.flow, shown.strategy, shown.status),
+                (begun.flow, begun.strategy.clone(), Status::Waiting)
             );
             assert_eq!(shown.waits[0].form.as_ref().unwrap()["required"], json!(["user", "password"]));
         }
@@ -146,15 +147,15 @@ async fn looking_changes_nothing() {
     }
 }
 
-/// E8: what was used, what is over and what never was look the same, when it is resumed and when it is shown.
+/// E8: used, expired and unknown tokens give the same answer to resume and to view.
 #[tokio::test]
-async fn used_expired_and_unknown_are_the_same_answer() {
+async fn used_expired_and_unknown_tokens_get_the_same_answer() {
     for strategy in ["handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let flows = bare(&engine)
             .strategy("handle", Handle::new().ttl(Duration::from_secs(60)))
             .strategy("durable", Durable::new().ttl(Duration::from_secs(60)))
-            .begin_with(strategy);
+            .default_strategy(strategy);
         let flows = flows.build().unwrap();
         let used = begun(&flows, "quiet").await;
         next(&flows, &used).await;
@@ -171,9 +172,9 @@ async fn used_expired_and_unknown_are_the_same_answer() {
     }
 }
 
-/// E8: a token of a flow that has ended is gone too.
+/// E8: the last token of an ended flow is invalid too.
 #[tokio::test]
-async fn the_last_token_of_a_flow_that_has_ended_is_gone() {
+async fn the_last_token_of_an_ended_flow_is_invalid() {
     for strategy in ["handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let flows = flows(&engine, strategy);
@@ -185,9 +186,9 @@ async fn the_last_token_of_a_flow_that_has_ended_is_gone() {
     }
 }
 
-/// E10: workflows that are not on the list, or on the other one, are neither started nor resumed nor shown.
+/// E10: workflows that are not allowed, or are denied, cannot be started, resumed or shown.
 #[tokio::test]
-async fn only_workflows_that_are_allowed_are_started_resumed_and_shown() {
+async fn only_allowed_workflows_are_started_resumed_and_shown() {
     for strategy in ["sealed", "handle", "durable"] {
         for allows in [true, false] {
             let (store, clock) = ground().await;
@@ -198,7 +199,7 @@ async fn only_workflows_that_are_allowed_are_started_resumed_and_shown() {
                 .strategy("sealed", Sealed::new())
                 .strategy("handle", Handle::new())
                 .strategy("durable", Durable::new())
-                .begin_with(strategy);
+                .default_strategy(strategy);
             let listed = if allows { listed.allow(["other"]) } else { listed.block(["quiet"]) };
             let listed = listed.build().unwrap();
             let refused = soon(listed.start(Start::new("quiet"))).await;
@@ -214,9 +215,9 @@ async fn only_workflows_that_are_allowed_are_started_resumed_and_shown() {
     }
 }
 
-/// E10: what only shows that a flow waits follows the lists too.
+/// E10: view-only tokens follow the lists too.
 #[tokio::test]
-async fn what_only_shows_that_a_flow_waits_follows_the_lists() {
+async fn view_only_tokens_follow_the_list_of_allowed_workflows() {
     let (store, clock) = ground().await;
     let send = |cx: Cx| async move { cx.send_out(Outgoing::new("mail", "ann")) };
     let build = |builder: Builder| {
@@ -225,7 +226,7 @@ async fn what_only_shows_that_a_flow_waits_follows_the_lists() {
     let free = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
     let strict = TestEngine::start_on(store, clock, build).await.unwrap();
     let outlet = |_| async { Ok(()) };
-    let open = three(&free).begin_with("handle").outlet("mail", outlet).build().unwrap();
+    let open = three(&free).default_strategy("handle").outlet("mail", outlet).build().unwrap();
     let listed =
         Flows::builder(&strict, open.keys().clone()).only(Handle::new()).block(["sent"]).build().unwrap();
     let token = begun(&open, "sent").await;
@@ -235,7 +236,7 @@ async fn what_only_shows_that_a_flow_waits_follows_the_lists() {
     assert_eq!(go(&listed, &watching).await, Err(FlowError::Gone));
 }
 
-/// E3: a workflow that nobody knows is an error of its own, whatever the lists say.
+/// E3: an unknown workflow is a separate error, whatever the lists contain.
 #[tokio::test]
 async fn an_unknown_workflow_is_named() {
     let engine = kit::start(office).await.unwrap();
@@ -244,9 +245,9 @@ async fn an_unknown_workflow_is_named() {
     assert!(error.contains("`quite`"), "{error}");
 }
 
-/// E3: input that cannot be taken is refused at the start, and an outcome that is not taken names those that are.
+/// E3: invalid input is refused at the start, and an unknown outcome lists the valid ones.
 #[tokio::test]
-async fn an_outcome_that_is_not_taken_names_those_that_are() {
+async fn an_unknown_outcome_lists_the_valid_ones() {
     for strategy in ["sealed", "handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let flows = flows(&engine, strategy);
@@ -259,9 +260,9 @@ async fn an_outcome_that_is_not_taken_names_those_that_are() {
     }
 }
 
-/// E8: no refusal is quicker than another: who asks learns nothing from the time.
+/// E8: all refusals take equally long, so that timing reveals nothing.
 #[tokio::test]
-async fn every_refusal_takes_its_time() {
+async fn every_refusal_takes_a_minimum_time() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "handle");
     let used = begun(&flows, "quiet").await;

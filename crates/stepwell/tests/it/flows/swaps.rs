@@ -1,4 +1,4 @@
-//! A step has the flow rest elsewhere from its next pause on.
+//! A step changes the strategy of its flow from the next pause on.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::{add, begin, begun, flows, go, handles, next, nothing, sum, walk};
 use crate::kit::{self, history, runs, soon};
 use crate::world::states;
 
-/// An action that has the flow rest where its input says, if it says so, and counts itself in the data.
+/// An action that selects the strategy its input names, if any, and counts its calls in the data.
 async fn elsewhere(cx: Cx) -> Result<(), ActionError> {
     if let Some(name) = cx.payload()["to"].as_str() {
-        cx.rest_in(name)?;
+        cx.use_strategy(name)?;
     }
     cx.update_state(|state: &mut Value| state["steps"] = json!(state["steps"].as_u64().unwrap_or(0) + 1))
 }
@@ -40,7 +40,7 @@ async fn moved(flows: &Flows, token: &str, strategy: &str) -> Answer {
     let answer = soon(flows.resume(to(token, strategy))).await.unwrap();
     let token = answer.token.as_ref().unwrap();
     assert!(token.starts_with(&format!("{strategy}.")), "{token}");
-    assert_eq!(answer.rests.as_deref(), Some(strategy));
+    assert_eq!(answer.strategy.as_deref(), Some(strategy));
     answer
 }
 
@@ -48,7 +48,7 @@ async fn columns(engine: &Engine, flow: RunId) -> usize {
     engine.store().records(engine.scope(), RecordQuery::Shadows(flow)).await.unwrap().items.len()
 }
 
-/// The old token is gone, whether it is shown to the same place, to another or to none.
+/// Asserts that the old token is invalid under the same strategy, another one and none.
 async fn is_gone(flows: &Flows, token: &str) {
     for resume in [Resume::new(token), to(token, "sealed"), to(token, "handle"), to(token, "durable")] {
         let answer = soon(flows.resume(resume.clone())).await;
@@ -57,7 +57,7 @@ async fn is_gone(flows: &Flows, token: &str) {
     assert_eq!(flows.show(token).await, Err(FlowError::Gone));
 }
 
-/// The rest of the way, and that the old token is gone at each step of it and after its end.
+/// Resumes to the end, and checks at each step and after the end that the old token is invalid.
 async fn to_the_end(flows: &Flows, old: &str, mut token: String) -> Answer {
     loop {
         is_gone(flows, old).await;
@@ -72,9 +72,9 @@ async fn to_the_end(flows: &Flows, old: &str, mut token: String) -> Answer {
     }
 }
 
-/// E4: from a sealed token to a handle: the row is created under the flow's own id, once.
+/// E4: from a sealed token to a handle: the row is created once under the flow's own id.
 #[tokio::test]
-async fn from_a_sealed_token_to_a_handle() {
+async fn a_step_moves_a_flow_from_a_sealed_token_to_a_handle() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "sealed");
     let begun = begin(&flows, "mover").await;
@@ -91,9 +91,9 @@ async fn from_a_sealed_token_to_a_handle() {
     assert_eq!((handles(&flows).await, columns(&engine, begun.flow).await), (vec![], 0));
 }
 
-/// E4: from a handle to a sealed token: leaving the handle uses it up, and its columns go.
+/// E4: from a handle to a sealed token: the handle is consumed, and its columns are removed.
 #[tokio::test]
-async fn from_a_handle_to_a_sealed_token() {
+async fn a_step_moves_a_flow_from_a_handle_to_a_sealed_token() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "handle");
     let begun = begin(&flows, "mover").await;
@@ -107,9 +107,9 @@ async fn from_a_handle_to_a_sealed_token() {
     assert_eq!((ended.result, handles(&flows).await), (Some(json!({"steps": 4})), vec![]));
 }
 
-/// E4: to a durable run: the same id, the version it had, its history begins there, and its columns are kept.
+/// E4: to a durable run: same id, same version, its history starts there, and its columns are kept.
 #[tokio::test]
-async fn to_a_durable_run_under_its_own_id_at_its_own_version() {
+async fn a_flow_becomes_a_durable_run_with_its_id_and_version() {
     for from in ["sealed", "handle"] {
         let engine = kit::start(office).await.unwrap();
         let flows = flows(&engine, from);
@@ -136,15 +136,15 @@ async fn to_a_durable_run_under_its_own_id_at_its_own_version() {
     }
 }
 
-/// E4: the row is created once: not for each way that a sealed token can be led there.
+/// E4: the row is created once, not once for each path that a sealed token can take.
 #[tokio::test]
-async fn a_sealed_flow_gets_one_row_whichever_way_it_comes_to_it() {
+async fn a_sealed_flow_gets_one_row_on_any_path() {
     for strategy in ["handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let flows = flows(&engine, "sealed");
         let first = begun(&flows, "mover").await;
         let second = next(&flows, &first).await;
-        // One way comes to it a step later than the other: at another version.
+        // One path gets there a step later than the other, at another version.
         moved(&flows, &second, strategy).await;
         let late = soon(flows.resume(to(&first, strategy))).await;
         assert_eq!(late, Err(FlowError::Gone), "{strategy}");
@@ -152,12 +152,12 @@ async fn a_sealed_flow_gets_one_row_whichever_way_it_comes_to_it() {
     }
 }
 
-/// E4: the old token stays gone after the durable run was purged, for as long as it would have been good.
+/// E4: the old token stays invalid after the durable run was purged, until it would have expired.
 #[tokio::test]
-async fn the_old_token_is_gone_also_when_the_run_is_no_longer_there() {
+async fn the_old_token_stays_invalid_after_the_run_is_purged() {
     let hour = |builder: Builder| {
         let builder = office(builder).with(|options| options.retention_ms = Some(1_000));
-        builder.with(|options| options.upkeep_ms = 60_000)
+        builder.with(|options| options.maintenance_interval_ms = 60_000)
     };
     let engine = kit::start(hour).await.unwrap();
     let flows = flows(&engine, "sealed");
@@ -172,24 +172,26 @@ async fn the_old_token_is_gone_also_when_the_run_is_no_longer_there() {
     assert_eq!(runs(&engine, RunQuery::default()).await, []);
 }
 
-/// E4: a durable run stays one, wherever a step wants it to rest.
+/// E4: a durable run stays durable: a step that selects another strategy fails.
 #[tokio::test]
-async fn a_durable_run_stays_one() {
-    let engine = kit::start(office).await.unwrap();
-    let flows = flows(&engine, "durable");
-    let mut token = begun(&flows, "mover").await;
-    for strategy in ["sealed", "handle", "nowhere"] {
+async fn a_durable_run_stays_durable() {
+    for (strategy, code) in
+        [("sealed", "notAFlow"), ("handle", "notAFlow"), ("nowhere", "unknownStrategy"), ("durable", "")]
+    {
+        let engine = kit::start(office).await.unwrap();
+        let flows = flows(&engine, "durable");
+        let token = begun(&flows, "mover").await;
         let answer = soon(flows.resume(to(&token, strategy))).await.unwrap();
-        assert_eq!((answer.rests.as_deref(), answer.status), (Some("durable"), Status::Waiting));
-        token = answer.token.unwrap();
-        assert!(token.starts_with("durable."), "{token}");
+        let error = answer.error.map(|error| (error.code, error.is_final));
+        assert_eq!(error, Some((code.to_owned(), true)).filter(|(code, _)| !code.is_empty()), "{strategy}");
+        let status = if code.is_empty() { Status::Waiting } else { Status::Failed };
+        assert_eq!((answer.strategy.as_deref(), answer.status), (Some("durable"), status));
     }
-    assert_eq!(handles(&flows).await.len(), 1, "only the link that is open");
 }
 
-/// E4: a strategy that is not there is an error with its name, and the token is good.
+/// E4: an unknown strategy is reported by name, and the token stays valid.
 #[tokio::test]
-async fn an_unknown_strategy_is_named_and_the_token_is_good() {
+async fn an_unknown_strategy_is_reported_and_the_token_stays_valid() {
     for strategy in ["sealed", "handle"] {
         let engine = kit::start(office).await.unwrap();
         let flows = flows(&engine, strategy);
@@ -203,9 +205,9 @@ async fn an_unknown_strategy_is_named_and_the_token_is_good() {
     }
 }
 
-/// E4: what a step writes goes into the commit that swaps, once.
+/// E4: the writes of a step are in the commit that changes the strategy, once.
 #[tokio::test]
-async fn a_swap_and_what_its_step_writes_are_one_commit() {
+async fn a_strategy_change_and_its_writes_are_one_commit() {
     let both = |cx: Cx| async move {
         add(cx.clone()).await?;
         elsewhere(cx).await
@@ -230,9 +232,9 @@ async fn a_swap_and_what_its_step_writes_are_one_commit() {
     }
 }
 
-/// E4: it holds from the next pause on, also when the step that asks for it is not the last before that pause.
+/// E4: the change applies from the next pause on, even if later steps run before it.
 #[tokio::test]
-async fn a_swap_holds_from_the_next_pause_on() {
+async fn a_strategy_change_applies_from_the_next_pause() {
     use stepwell::core::spec::Transition;
     let quick = Spec::new("quick")
         .signal("GO")
@@ -245,16 +247,16 @@ async fn a_swap_holds_from_the_next_pause_on() {
         .on_signal("on", "c", "GO", "done")
         .build()
         .unwrap();
-    let leave = |cx: Cx| async move { cx.rest_in("handle") };
+    let leave = |cx: Cx| async move { cx.use_strategy("handle") };
     let build = |builder: Builder| office(builder).workflow(quick).action("leave", leave);
     let engine = kit::start(build).await.unwrap();
     let flows = flows(&engine, "sealed");
     let answer = soon(flows.start(Start::new("quick"))).await.unwrap();
-    assert_eq!((answer.rests.as_deref(), handles(&flows).await.len()), (Some("handle"), 1));
+    assert_eq!((answer.strategy.as_deref(), handles(&flows).await.len()), (Some("handle"), 1));
     assert_eq!(go(&flows, &answer.token.unwrap()).await.unwrap().status, Status::Completed);
 }
 
-/// E4: somebody who looks at the row of a flow that has become a run finds the run's own link, not a flow.
+/// E4: the row of a flow that became a run contains the run's link, not a flow.
 #[tokio::test]
 async fn a_run_that_was_a_flow_has_only_a_link() {
     let engine = kit::start(office).await.unwrap();

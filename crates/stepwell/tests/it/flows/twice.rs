@@ -1,4 +1,4 @@
-//! The same request asked twice gets the same answer.
+//! A repeated request gets the same answer.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -20,7 +20,7 @@ fn office(builder: Builder) -> Builder {
     builder.workflow(walk("form", &["keep"; 3]).build().unwrap())
 }
 
-/// E6: the same key gets the same answer, next token included, and nothing is done twice.
+/// E6: the same key gets the same answer with the same next token, and nothing runs twice.
 #[tokio::test]
 async fn the_same_key_gets_the_same_answer_with_the_same_token() {
     for strategy in ["sealed", "handle", "durable"] {
@@ -36,15 +36,15 @@ async fn the_same_key_gets_the_same_answer_with_the_same_token() {
             assert_eq!(again, first, "{strategy}");
         }
         assert_eq!(sum(&engine).await, json!(1), "{strategy}");
-        assert_eq!(go(&flows, &token).await, Err(FlowError::Gone), "without the key it is used up");
+        assert_eq!(go(&flows, &token).await, Err(FlowError::Gone), "without the key the token is used up");
         let second = next(&flows, first.token.as_ref().unwrap()).await;
         next(&flows, &second).await;
     }
 }
 
-/// E6: an answer that was given stays what it was when the flow has gone on since: no token comes to life again.
+/// E6: a replayed answer stays the same after the flow has continued, and revives no used token.
 #[tokio::test]
-async fn an_answer_that_is_given_again_brings_no_used_token_back() {
+async fn a_replayed_answer_revives_no_used_token() {
     for strategy in ["sealed", "handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let flows = flows(&engine, strategy);
@@ -56,15 +56,15 @@ async fn an_answer_that_is_given_again_brings_no_used_token_back() {
         assert_eq!((again.token.as_ref(), again.is_replayed), (Some(&second), true), "{strategy}");
         assert_eq!(flows.show(&second).await, Err(FlowError::Gone), "{strategy}: it was used");
         let used = go(&flows, &second).await;
-        assert_eq!(used, Err(FlowError::Gone), "{strategy}: what was used is used");
+        assert_eq!(used, Err(FlowError::Gone), "{strategy}: a used token stays used");
         assert_eq!(sum(&engine).await, json!(2), "{strategy}");
         next(&flows, &third).await;
     }
 }
 
-/// E6: the answer to the last step, which has no token, is kept too.
+/// E6: the answer to the last step, which has no token, is stored too.
 #[tokio::test]
-async fn the_end_of_a_flow_is_answered_again() {
+async fn the_last_answer_of_a_flow_is_replayed() {
     for strategy in ["sealed", "handle", "durable"] {
         let build =
             |builder: Builder| builder.action("add", add).workflow(walk("one", &["add"]).build().unwrap());
@@ -83,9 +83,9 @@ async fn the_end_of_a_flow_is_answered_again() {
     }
 }
 
-/// E6: a start with a key is one flow, and its answer is the same.
+/// E6: repeated starts with one key are one flow with one answer.
 #[tokio::test]
-async fn a_start_with_a_key_is_one_flow() {
+async fn repeated_starts_with_one_key_are_one_flow() {
     for strategy in ["handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let flows = flows(&engine, strategy);
@@ -105,9 +105,9 @@ async fn a_start_with_a_key_is_one_flow() {
     }
 }
 
-/// E6: a key is for one request: another input, outcome or token is refused.
+/// E6: a key belongs to one request: another input, outcome or token is refused.
 #[tokio::test]
-async fn a_key_is_for_one_request() {
+async fn a_key_belongs_to_one_request() {
     for strategy in ["handle", "durable"] {
         let engine = kit::start(office).await.unwrap();
         let flows = flows(&engine, strategy);
@@ -126,9 +126,9 @@ async fn a_key_is_for_one_request() {
     }
 }
 
-/// E6, E9: an input that was wrong uses no key up: the next one may be right.
+/// E6, E9: invalid input does not consume the key: the next request may use it.
 #[tokio::test]
-async fn a_wrong_input_uses_no_key_up() {
+async fn an_invalid_input_does_not_consume_the_key() {
     let build = |builder: Builder| {
         builder.workflow(super::login()).action("check", super::check).action("verify", super::verify)
     };
@@ -143,9 +143,9 @@ async fn a_wrong_input_uses_no_key_up() {
     }
 }
 
-/// E6: while a request is being answered, the same key is told to come back; so is another request with it.
+/// E6: while a request is being processed, any request with the same key is told to retry.
 #[tokio::test]
-async fn while_a_request_is_being_answered_its_key_is_busy() {
+async fn a_key_is_busy_while_its_request_is_processed() {
     for strategy in ["sealed", "handle"] {
         let gate = Gate::new();
         let workflow = walk("slow", &["wait", "nothing"]).build().unwrap();
@@ -169,9 +169,9 @@ async fn while_a_request_is_being_answered_its_key_is_busy() {
     }
 }
 
-/// E6: the same request to many processes at once: one does it, and all that answer give the same answer.
+/// E6: one of many processes handles a concurrent request, and all answers are equal.
 #[tokio::test]
-async fn the_same_request_to_two_processes_is_done_once() {
+async fn the_same_request_to_two_processes_is_handled_once() {
     for strategy in ["sealed", "handle", "durable"] {
         let (store, clock) = ground().await;
         let one = TestEngine::start_on(store.clone(), clock.clone(), office).await.unwrap();
@@ -197,12 +197,12 @@ fn same_keys(engine: &TestEngine, other: &Flows, begin: &str) -> Flows {
         .strategy("sealed", Sealed::new())
         .strategy("handle", Handle::new())
         .strategy("durable", Durable::new());
-    flows.begin_with(begin).build().unwrap()
+    flows.default_strategy(begin).build().unwrap()
 }
 
-/// E6: the other process has done it between the look for an answer and the look at the handle.
+/// E6: another process handles the request between the lookup of the answer and of the handle.
 #[tokio::test]
-async fn a_request_that_was_answered_a_moment_ago_gets_that_answer() {
+async fn a_request_answered_meanwhile_gets_that_answer() {
     for strategy in ["handle", "durable"] {
         let (store, clock) = ground().await;
         let late = Watched::new(store.clone());
@@ -220,9 +220,9 @@ async fn a_request_that_was_answered_a_moment_ago_gets_that_answer() {
     }
 }
 
-/// E6: the client never heard the answer, and nor did the engine: asked again, it is the same.
+/// E6: neither client nor engine received the answer: a repeated request returns it.
 #[tokio::test]
-async fn an_answer_that_nobody_heard_is_given_again() {
+async fn an_answer_that_was_lost_is_replayed() {
     for strategy in ["sealed", "handle", "durable"] {
         let (store, clock) = ground().await;
         let watched = Watched::new(store);
@@ -237,9 +237,9 @@ async fn an_answer_that_nobody_heard_is_given_again() {
     }
 }
 
-/// E6: an answer is kept under the key ring: when its key is revoked, nobody learns it any more.
+/// E6: answers are stored under the key ring: when the key is revoked, they are unreadable.
 #[tokio::test]
-async fn an_answer_goes_with_the_key_it_was_kept_under() {
+async fn revoking_a_key_makes_stored_answers_unreadable() {
     let engine = kit::start(office).await.unwrap();
     let flows = flows(&engine, "handle");
     let asks = Resume::new(begun(&flows, "count").await).key("k");
@@ -251,11 +251,11 @@ async fn an_answer_goes_with_the_key_it_was_kept_under() {
     next(&flows, &first.token.unwrap()).await;
 }
 
-/// E6: keys are a tenant's own.
+/// E6: keys are scoped to a tenant.
 #[tokio::test]
-async fn keys_are_a_tenants_own() {
+async fn flow_keys_are_scoped_to_a_tenant() {
     let engine = kit::start(office).await.unwrap();
-    let ours = three(&engine).begin_with("handle").build().unwrap();
+    let ours = three(&engine).default_strategy("handle").build().unwrap();
     let theirs = ours.for_tenant(kit::other_tenant());
     for flows in [&ours, &theirs] {
         let answer = soon(flows.resume(Resume::new(begun(flows, "count").await).key("k"))).await.unwrap();
@@ -263,10 +263,10 @@ async fn keys_are_a_tenants_own() {
     }
 }
 
-/// E6: an answer is kept as long as keys are, and no longer.
+/// E6: an answer is stored as long as idempotency keys are.
 #[tokio::test]
-async fn an_answer_is_kept_as_long_as_keys_are() {
-    let build = |builder: Builder| office(builder).with(|options| options.keys_kept_ms = 60_000);
+async fn answers_are_kept_as_long_as_keys() {
+    let build = |builder: Builder| office(builder).with(|options| options.idempotency_key_ttl_ms = 60_000);
     let engine = kit::start(build).await.unwrap();
     let flows = Flows::builder(&engine, ring()).only(stepwell::flow::Handle::new()).build().unwrap();
     let asks = Resume::new(begun(&flows, "count").await).key("k");

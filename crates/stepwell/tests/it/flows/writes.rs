@@ -1,10 +1,10 @@
-//! What the steps of one pass write: each sees what came before it, and all of it is one commit or nothing.
+//! Writes of the steps between two pauses: each step sees the earlier ones, and all of them are one commit or none.
 
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use stepwell::core::spec::{Action, Transition};
+use stepwell::core::spec::{ActionSpec, Transition};
 use stepwell::core::{Definition, Spec};
 use stepwell::cx::Once;
 use stepwell::data::{Changes, Increment};
@@ -17,8 +17,8 @@ use stepwell::{ActionError, Cx, Start};
 use super::{add, as_time_passes, begun, flows, go, handles, nothing, sum};
 use crate::kit::{self, Watched, ground, runs_of, soon};
 
-/// `GO` does all of these, one after the other, and then it waits for `GO` once more.
-fn row(name: &str, actions: Vec<Action>) -> Definition {
+/// A workflow that runs all of these actions in order on `GO`, and then waits for `GO` again.
+fn row(name: &str, actions: Vec<ActionSpec>) -> Definition {
     let last = actions.len();
     let mut spec = Spec::new(name).signal("GO").end_with("done", json!({"$expr": "context"})).initial("p0");
     for (at, action) in actions.into_iter().enumerate() {
@@ -32,19 +32,19 @@ fn row(name: &str, actions: Vec<Action>) -> Definition {
     spec.step(format!("p{last}")).on_signal("end", format!("p{last}"), "GO", "done").build().unwrap()
 }
 
-fn call(name: &str, input: Value, field: &str) -> Action {
-    Action { name: name.into(), input, save_as: Some(field.to_owned()), version: None }
+fn call(name: &str, input: Value, field: &str) -> ActionSpec {
+    ActionSpec { name: name.into(), input, save_as: Some(field.to_owned()), version: None }
 }
 
-fn plain(name: &str) -> Action {
-    Action { name: name.into(), input: Value::Null, save_as: None, version: None }
+fn plain(name: &str) -> ActionSpec {
+    ActionSpec { name: name.into(), input: Value::Null, save_as: None, version: None }
 }
 
 const WHERE: [&str; 2] = ["sealed", "handle"];
 
-/// E1, E6: later steps read what earlier ones have staged, with results filled in, and all of it is one commit.
+/// E1, E6: later steps read staged writes of earlier ones, results included, and all of it is one commit.
 #[tokio::test]
-async fn steps_of_a_pass_read_what_came_before_them() {
+async fn steps_read_the_writes_of_earlier_steps() {
     let key = json!({"namespace": "test", "key": "sum"});
     let more = |by: i64| json!({"namespace": "test", "key": "sum", "by": by});
     let actions = vec![
@@ -86,7 +86,7 @@ async fn steps_of_a_pass_read_what_came_before_them() {
     }
 }
 
-/// E6: if a later step fails, nothing of the earlier ones is written.
+/// E6: when a later step fails, no write of the earlier ones is stored.
 #[tokio::test]
 async fn nothing_is_written_if_a_later_step_fails() {
     let fails = |_: Cx| async { Err::<(), _>(ActionError::new("broken", "it is broken")) };
@@ -104,9 +104,9 @@ async fn nothing_is_written_if_a_later_step_fails() {
     }
 }
 
-/// E6: a write that cannot be done refuses all of them, and says why.
+/// E6: an impossible write refuses all of them and gives the reason.
 #[tokio::test]
-async fn a_write_that_cannot_be_done_refuses_them_all() {
+async fn an_invalid_write_discards_all_writes() {
     let text = |cx: Cx| async move { cx.kv("test").set("word", "hello") };
     let bad = |cx: Cx| async move { cx.kv("test").increment("word", 1) };
     let workflow = row("bad", vec![plain("add"), plain("text"), plain("bad")]);
@@ -124,9 +124,9 @@ async fn a_write_that_cannot_be_done_refuses_them_all() {
     }
 }
 
-/// E6: somebody else writes while the pass runs: it is made again, and sums are exact.
+/// E6: when another writer commits meanwhile, the steps run again, and sums are exact.
 #[tokio::test]
-async fn a_pass_is_made_again_if_somebody_else_writes_meanwhile() {
+async fn a_conflicting_write_reruns_the_steps() {
     let workflow =
         row("count", vec![call("store.increment", json!({"namespace": "test", "key": "sum"}), "n")]);
     for strategy in WHERE {
@@ -141,7 +141,7 @@ async fn a_pass_is_made_again_if_somebody_else_writes_meanwhile() {
         let meanwhile = async move {
             theirs.kv("test").increment("sum", 5).await.unwrap();
         };
-        // A handle is reserved by a commit of its own before the first action.
+        // A handle is reserved by a separate commit before the first action.
         match strategy {
             "handle" => {
                 let watch = watched.clone();
@@ -155,9 +155,9 @@ async fn a_pass_is_made_again_if_somebody_else_writes_meanwhile() {
     }
 }
 
-/// E6: many flows that add to one key at once: the sum is exact, and each has its own number.
+/// E6: many concurrent flows add to one key: the sum is exact, and each gets its own number.
 #[tokio::test]
-async fn many_flows_on_one_key_add_up() {
+async fn concurrent_flows_on_one_key_add_up() {
     let workflow = row(
         "count",
         vec![call("store.increment", json!({"namespace": "test", "key": "sum"}), "n"), plain("add")],
@@ -201,10 +201,10 @@ async fn once_only(cx: Cx) -> Result<Value, ActionError> {
     })
 }
 
-/// E6: changes that happen once happen once, also when two steps of one pass ask for them.
+/// E6: an idempotent change happens once, even when two steps request it before one pause.
 #[tokio::test]
-async fn what_happens_once_happens_once_in_a_pass() {
-    let save = |field: &str| Action { save_as: Some(field.to_owned()), ..plain("once") };
+async fn an_idempotent_change_of_two_steps_happens_once() {
+    let save = |field: &str| ActionSpec { save_as: Some(field.to_owned()), ..plain("once") };
     let workflow = row("twice", vec![plain("add"), save("a"), save("b")]);
     for strategy in WHERE {
         let build = |builder: Builder| {
@@ -217,20 +217,20 @@ async fn what_happens_once_happens_once_in_a_pass() {
         assert_eq!(sum(&engine).await, json!(2), "{strategy}");
         let ended = go(&flows, &answer.token.unwrap()).await.unwrap().result.unwrap();
         assert_eq!(ended["a"], json!({"staged": 1}), "{strategy}");
-        // Somebody who asks afterwards gets the result of the change itself, not of another in the commit.
+        // A later request gets the result of the change itself, not of another one in the commit.
         let again = go(&flows, &begun(&flows, "twice").await).await.unwrap();
         let ended = go(&flows, &again.token.unwrap()).await.unwrap().result.unwrap();
         assert_eq!(ended["a"], json!({"before": 2}), "{strategy}");
     }
 }
 
-/// E6: a run that is started once under its key is started once, also when two steps of one pass ask for it.
+/// E6: a run with a key is started once, even when two steps start it before one pause.
 #[tokio::test]
-async fn a_run_with_a_key_is_started_once_in_a_pass() {
+async fn a_run_that_two_steps_start_with_a_key_is_started_once() {
     let waits =
         Spec::new("waits").signal("HEY").step("a").end("b").on_signal("ab", "a", "HEY", "b").build().unwrap();
     let starts = |cx: Cx| async move { cx.start_once(Start::new("waits").key("order-7")).await };
-    let save = |field: &str| Action { save_as: Some(field.to_owned()), ..plain("starts") };
+    let save = |field: &str| ActionSpec { save_as: Some(field.to_owned()), ..plain("starts") };
     for strategy in WHERE {
         let build = |builder: Builder| {
             builder
@@ -251,10 +251,10 @@ async fn a_run_with_a_key_is_started_once_in_a_pass() {
     }
 }
 
-/// E6: what somebody else did once meanwhile is found by the pass that is made again.
+/// E6: when the steps run again, they find an idempotent change that another writer made meanwhile.
 #[tokio::test]
-async fn what_somebody_else_did_once_meanwhile_is_found() {
-    let workflow = row("once", vec![Action { save_as: Some("a".to_owned()), ..plain("once") }]);
+async fn a_rerun_finds_an_idempotent_change_of_another_writer() {
+    let workflow = row("once", vec![ActionSpec { save_as: Some("a".to_owned()), ..plain("once") }]);
     for strategy in WHERE {
         let (store, clock) = ground().await;
         let watched = Watched::new(store.clone());
@@ -277,14 +277,14 @@ async fn what_somebody_else_did_once_meanwhile_is_found() {
     }
 }
 
-/// E1: a slot of the workflow's is data like any other.
+/// E1: workflow slots are written like other data.
 #[tokio::test]
-async fn slots_of_the_workflow_are_written_with_the_pass() {
+async fn workflow_slots_are_written_with_the_steps() {
     let counts = |cx: Cx| async move {
         let slot = cx.workflow_scope::<u64>("visits");
         slot.update(|visits| visits.unwrap_or(0) + 1).await
     };
-    let save = |field: &str| Action { save_as: Some(field.to_owned()), ..plain("counts") };
+    let save = |field: &str| ActionSpec { save_as: Some(field.to_owned()), ..plain("counts") };
     let workflow = row("slots", vec![save("a"), save("b")]);
     for strategy in WHERE {
         let engine =
@@ -300,9 +300,9 @@ async fn slots_of_the_workflow_are_written_with_the_pass() {
     }
 }
 
-/// E4: a run that a step of a flow starts is started, once, and begins without being asked for.
+/// E4: a run that a step of a flow starts begins by itself, once.
 #[tokio::test]
-async fn a_run_that_a_step_starts_begins() {
+async fn a_run_started_by_a_step_begins_by_itself() {
     let quick =
         Spec::new("quick").step("a").end("b").transition(Transition::new("ab", "a", "b").action("add"));
     let starts = |cx: Cx| async move { cx.start(Start::new("quick")).map(drop) };
@@ -324,9 +324,9 @@ async fn a_run_that_a_step_starts_begins() {
     }
 }
 
-/// E4: a signal that a step of a flow sends moves the run it is for, without that being asked for.
+/// E4: a signal that a step of a flow sends moves its target run without another call.
 #[tokio::test]
-async fn a_signal_that_a_step_sends_is_heard() {
+async fn a_signal_sent_by_a_step_is_delivered() {
     let waits =
         Spec::new("waits").signal("HEY").step("a").end("b").on_signal("ab", "a", "HEY", "b").build().unwrap();
     let tells = |cx: Cx| async move {
@@ -351,9 +351,9 @@ async fn a_signal_that_a_step_sends_is_heard() {
     }
 }
 
-/// E1: what needs rows of the run's own is refused by name in a flow that has none, and nothing is written.
+/// E1: operations that need a stored run are refused by name in flows without one, and nothing is written.
 #[tokio::test]
-async fn what_needs_a_run_is_refused_in_a_flow_without_one() {
+async fn operations_that_need_a_run_are_refused_without_one() {
     let reach = |cx: Cx| async move {
         cx.kv("test").increment("sum", 1)?;
         match cx.payload().as_str() {
@@ -377,9 +377,9 @@ async fn what_needs_a_run_is_refused_in_a_flow_without_one() {
     }
 }
 
-/// E6: at the start too, steps before the first pause write once, and a conflict makes the pass again.
+/// E6: steps before the first pause also write once, and a conflict runs them again.
 #[tokio::test]
-async fn the_steps_before_the_first_pause_write_once() {
+async fn steps_before_the_first_pause_write_once() {
     let spec = Spec::new("early").signal("GO").step("a").step("b").end("c");
     let count = call("store.increment", json!({"namespace": "test", "key": "sum"}), "n");
     let spec = spec.transition(Transition::new("ab", "a", "b").action_with(count));
@@ -406,9 +406,9 @@ async fn the_steps_before_the_first_pause_write_once() {
     }
 }
 
-/// E6: a resume of a handle is two commits, however many steps it takes.
+/// E6: resuming a handle takes two commits for any number of steps.
 #[tokio::test]
-async fn a_resume_of_a_handle_is_two_commits() {
+async fn resuming_a_handle_takes_two_commits() {
     let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let build = |builder: Builder| {
@@ -420,5 +420,5 @@ async fn a_resume_of_a_handle_is_two_commits() {
     watched.commits();
     go(&flows, &token).await.unwrap();
     let sizes: Vec<_> = watched.commits().iter().map(|commit| commit.handles.len()).collect();
-    assert_eq!(sizes, [1, 2], "it is reserved, then taken and put");
+    assert_eq!(sizes, [1, 2], "one commit reserves the handle, one replaces it");
 }

@@ -1,4 +1,4 @@
-//! Results that have to be known before the commit, and what else once went wrong at the edges.
+//! Results that are predicted before the commit, and regressions at the edges of the data store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use stepwell::core::Spec;
-use stepwell::core::spec::{Transition, Trigger};
+use stepwell::core::spec::{Transition, TransitionTrigger};
 use stepwell::data::{Changes, Increment};
 use stepwell::engine::Builder;
-use stepwell::store::{CellKey, CellOp, CellWrite, Expect, Fault, Faulty, FillPart, Space, Status};
+use stepwell::store::{CellKey, CellOp, CellWrite, Fault, Faulty, Precondition, ResultPart, Space, Status};
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Op, Start};
 
@@ -17,9 +17,9 @@ use super::{DAY, call};
 use crate::kit::{self, context, error_code, ground, soon, status};
 use crate::world::job_spec;
 
-/// A state that does not fit is never written: nobody could read the run again.
+/// A state that does not match its schema is never written, because the run could not be loaded again.
 #[tokio::test]
-async fn what_a_write_has_come_to_has_to_fit_the_context_like_everything_else() {
+async fn a_write_result_must_match_the_context_schema() {
     let value = json!({"type": "object", "properties": {"value": {"type": "integer", "maximum": 2}}});
     let schema = json!({"type": "object", "properties": {"visit": value}});
     let count = call("store.increment", json!({"namespace": "n", "key": "visitors"}), "visit");
@@ -50,12 +50,12 @@ async fn what_a_write_has_come_to_has_to_fit_the_context_like_everything_else() 
 }
 
 #[tokio::test]
-async fn a_timer_of_the_next_place_reads_what_a_write_has_come_to() {
+async fn a_timer_of_the_next_place_reads_a_write_result() {
     let take = |cx: Cx| async move {
         let key = CellKey { space: Space::Workflow, owner: "visit".to_owned(), key: "queue".to_owned() };
         let op = CellOp::RemoveFirst;
-        cx.write(CellWrite { key, op, expect: Expect::Anything, initial: None, by: None })?;
-        cx.fill(Op::Cell(0), FillPart::Value, "/at")?;
+        cx.write(CellWrite { key, op, expect: Precondition::Anything, initial: None, by: None })?;
+        cx.bind_result(Op::Cell(0), ResultPart::Value, "/at")?;
         Ok::<_, ActionError>(json!({"at": null}))
     };
     let definition = Spec::new("visit")
@@ -63,7 +63,9 @@ async fn a_timer_of_the_next_place_reads_what_a_write_has_come_to() {
         .step("b")
         .end("c")
         .transition(Transition::new("take", "a", "b").action_with(call("take", Value::Null, "next")))
-        .transition(Transition::new("ring", "b", "c").on(Trigger::Until("context.next.at".to_owned())))
+        .transition(
+            Transition::new("ring", "b", "c").on(TransitionTrigger::Until("context.next.at".to_owned())),
+        )
         .build()
         .unwrap();
     let build = |builder: Builder| builder.workflow(definition).action("take", take);
@@ -77,9 +79,9 @@ async fn a_timer_of_the_next_place_reads_what_a_write_has_come_to() {
 }
 
 #[tokio::test]
-async fn a_watcher_sees_what_is_written_after_the_horizon_of_a_deleted_key() {
+async fn a_watcher_sees_a_write_after_the_tombstone_expired() {
     let kept = |builder: Builder| {
-        builder.with(|options| options.tombstones_kept_ms.extend([("n".to_owned(), 86_400_000)]))
+        builder.with(|options| options.tombstone_retention_ms.extend([("n".to_owned(), 86_400_000)]))
     };
     let engine = kit::start(kept).await.unwrap();
     let kv = engine.kv("n");
@@ -95,7 +97,7 @@ async fn a_watcher_sees_what_is_written_after_the_horizon_of_a_deleted_key() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_while_a_result_is_foreseen_is_waited_for() {
+async fn a_prediction_waits_for_an_unavailable_store() {
     let (inner, clock) = ground().await;
     let store = Arc::new(Faulty::new(inner, []));
     let faulty = store.clone();
@@ -103,7 +105,7 @@ async fn a_store_that_is_away_while_a_result_is_foreseen_is_waited_for() {
         let faulty = faulty.clone();
         async move {
             let ops = cx.stage_changes(Changes::new().increment("n", "sum", Increment::by(1)))?;
-            cx.fill(ops[0], FillPart::Value, "/value")?;
+            cx.bind_result(ops[0], ResultPart::Value, "/value")?;
             faulty.then(Fault::Before);
             Ok::<_, ActionError>(json!({"value": 0}))
         }
@@ -118,7 +120,7 @@ async fn a_store_that_is_away_while_a_result_is_foreseen_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_amount_at_the_edge_of_64_bits_can_be_taken_away() {
+async fn amounts_at_the_64_bit_limits_can_be_subtracted() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let slot = engine.state().workflow::<Value>("w", "a");
     assert_eq!(slot.decrement(9_223_372_036_854_775_808_u64).await.unwrap(), json!(i64::MIN));

@@ -1,4 +1,4 @@
-//! Starts and signals as commits that somebody else makes.
+//! Starts and signals that the engine prepares as commits and the caller applies.
 
 use serde_json::json;
 use stepwell::core::{Definition, Refusal, RunId, Spec};
@@ -6,9 +6,9 @@ use stepwell::store::{Commit, CommitError, Committed, Refused, Status, Store};
 use stepwell::testing::TestEngine;
 use stepwell::{EngineError, Signal, Start};
 
-use crate::kit::{self, runs_of, soon, status, words};
+use crate::kit::{self, history_actions, runs_of, soon, status};
 
-/// `a --ab--> b --GO--> c`. `GO` brings a number.
+/// `a --ab--> b --GO--> c`. The payload of `GO` is a number.
 fn gate() -> Definition {
     Spec::new("gate")
         .initial("a")
@@ -26,7 +26,7 @@ async fn engine() -> TestEngine {
     kit::start(|engine| engine.workflow(gate())).await.unwrap()
 }
 
-/// Somebody makes the commit.
+/// Applies a prepared commit directly to the store.
 async fn made(engine: &TestEngine, commit: Commit) -> Result<Committed, CommitError> {
     let made = soon(engine.store().commit(engine.scope(), commit)).await;
     engine.settle().await;
@@ -38,7 +38,7 @@ fn go() -> Signal {
 }
 
 #[tokio::test]
-async fn a_run_begins_when_somebody_makes_its_commit() {
+async fn run_starts_when_its_commit_is_applied() {
     let engine = engine().await;
     let (id, commit) = engine.start_commit(Start::new("gate")).await.unwrap();
     engine.settle().await;
@@ -47,27 +47,27 @@ async fn a_run_begins_when_somebody_makes_its_commit() {
     let run = engine.run(id);
     let view = run.view().await.unwrap();
     assert_eq!((view.status, view.owner), (Status::Waiting, None));
-    assert_eq!(words(&engine, id).await, ["__start", "__auto:ab"]);
+    assert_eq!(history_actions(&engine, id).await, ["__start", "__auto:ab"]);
     run.signal(go()).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
 }
 
 #[tokio::test]
-async fn a_signal_is_taken_when_somebody_makes_its_commit() {
+async fn signal_is_consumed_when_its_commit_is_applied() {
     let engine = engine().await;
     let run = engine.start(Start::new("gate")).await.unwrap();
     engine.settle().await;
     let commit = engine.signal_commit(run.id(), go()).await.unwrap();
     engine.settle().await;
-    assert_eq!(status(&run).await, Status::Waiting, "nobody has made it");
+    assert_eq!(status(&run).await, Status::Waiting, "the commit is not applied yet");
     made(&engine, commit).await.unwrap();
     assert_eq!(status(&run).await, Status::Completed);
 }
 
-/// The run is not there yet when its signal is asked for: both go into one transaction.
+/// The run does not exist yet when its signal is prepared: both are applied in one transaction.
 #[tokio::test]
-async fn a_signal_may_be_asked_for_before_its_run_is_there() {
+async fn signal_commit_can_be_prepared_before_its_run_exists() {
     let engine = engine().await;
     let (id, start) = engine.start_commit(Start::new("gate")).await.unwrap();
     let signal = engine.signal_commit(id, go()).await.unwrap();
@@ -79,29 +79,29 @@ async fn a_signal_may_be_asked_for_before_its_run_is_there() {
 }
 
 #[tokio::test]
-async fn a_signal_that_the_run_can_never_take_is_refused_when_its_commit_is_asked_for() {
+async fn signal_commit_of_an_invalid_signal_is_refused() {
     let engine = engine().await;
     let run = engine.start(Start::new("gate")).await.unwrap();
     engine.settle().await;
     let unknown = engine.signal_commit(run.id(), Signal::new("NEVER")).await.unwrap_err();
     assert!(matches!(unknown, EngineError::Refused(Refusal::UnknownSignal { .. })), "{unknown}");
     let unfit = engine.signal_commit(run.id(), Signal::new("GO").with(&"seven")).await.unwrap_err();
-    assert!(matches!(unfit, EngineError::Refused(Refusal::PayloadUnfit { .. })), "{unfit}");
+    assert!(matches!(unfit, EngineError::Refused(Refusal::InvalidPayload { .. })), "{unfit}");
     let strict = engine.signal_commit(run.id(), go().strict()).await.unwrap_err();
     assert!(matches!(&strict, EngineError::Invalid(_)), "{strict}");
-    assert!(strict.to_string().contains("a strict signal is taken or refused at once"), "{strict}");
+    assert!(strict.to_string().contains("a strict signal must be accepted or refused at once"), "{strict}");
     assert_eq!(status(&run).await, Status::Waiting);
 }
 
 #[tokio::test]
-async fn a_start_of_an_unknown_workflow_is_refused_when_its_commit_is_asked_for() {
+async fn start_commit_of_an_unknown_workflow_is_refused() {
     let engine = engine().await;
     let error = engine.start_commit(Start::new("nothing")).await.unwrap_err();
     assert!(error.to_string().contains("nothing"), "{error}");
 }
 
 #[tokio::test]
-async fn a_key_begins_one_run_whoever_makes_the_commits() {
+async fn start_commits_with_the_same_key_create_one_run() {
     let engine = engine().await;
     let (first, commit) = engine.start_commit(Start::new("gate").key("ada's")).await.unwrap();
     let (second, again) = engine.start_commit(Start::new("gate").key("ada's")).await.unwrap();
@@ -110,7 +110,7 @@ async fn a_key_begins_one_run_whoever_makes_the_commits() {
     let error = made(&engine, again).await.unwrap_err();
     let CommitError::Refused(Refused::Done { key, answer, .. }) = &error else { panic!("{error}") };
     assert_eq!((key.as_str(), answer.as_ref()), ("ada's", first.to_string().as_bytes()));
-    // An ordinary start knows of it, and finds the run.
+    // An ordinary start with the same key finds the run.
     let known = engine.start_once(Start::new("gate").key("ada's")).await.unwrap();
     assert_eq!((known.is_new, known.run.id()), (false, first));
     let other = Start::new("gate").input(&json!({"other": true})).key("ada's");
@@ -121,7 +121,7 @@ async fn a_key_begins_one_run_whoever_makes_the_commits() {
 }
 
 #[tokio::test]
-async fn a_signal_with_an_id_is_put_into_the_inbox_once() {
+async fn signal_commits_with_the_same_id_apply_once() {
     let engine = engine().await;
     let run = engine.start(Start::new("gate")).await.unwrap();
     engine.settle().await;
@@ -134,7 +134,7 @@ async fn a_signal_with_an_id_is_put_into_the_inbox_once() {
 }
 
 #[tokio::test]
-async fn a_run_may_be_given_its_id() {
+async fn start_commit_uses_the_given_run_id() {
     let engine = engine().await;
     let id = RunId::new(uuid::Uuid::from_u128(77));
     let (run, commit) = engine.start_commit(Start::new("gate").id(id)).await.unwrap();

@@ -1,69 +1,76 @@
-//! Results of operations that belong into the state: the commit puts them there, or they are foreseen.
+//! Result bindings: results of operations that belong into the state. The commit fills them in, or they are predicted
+//! before it.
 
 use serde_json::Value;
-use stepwell_core::spec::Trigger;
-use stepwell_core::{Decision, Event, Limits, Timestamp};
+use stepwell_core::spec::TransitionTrigger;
+use stepwell_core::{Decision, Input, Limits, Timestamp};
 use stepwell_store::{
-    Cell, CellKey, CellWrite, Expect, Fill, FillPart, LinkQuery, LinkWrite, OpResult, Refused, StoreError,
-    TenantScope,
+    Cell, CellKey, CellWrite, LinkQuery, LinkWrite, OpResult, Precondition, Refused, ResultBinding,
+    ResultPart, StoreError, TenantScope,
 };
 
+use crate::apply_outcome::{InvalidOutcome, OutcomeApplier};
 use crate::cx::{Op, Staged};
 use crate::data::kv::one;
 use crate::engine::Inner;
-use crate::hold::Landed;
-use crate::landing::{Landing, Unfit};
+use crate::run_driver::ActionOutcome;
 
-impl Landing<'_> {
-    /// Where the results of an action's operations go: into what its transition saves of its output.
-    pub(crate) fn fills(&self, staged: &Staged, landed: &Landed) -> Vec<Fill> {
-        let Some(saved) = self.saves(landed) else { return Vec::new() };
-        let fill = |(op, part, pointer): &(Op, FillPart, String)| {
+impl OutcomeApplier<'_> {
+    /// Returns the fields of the state that receive results of the action's operations: those in the saved part of its
+    /// output.
+    pub(crate) fn bindings(&self, staged: &Staged, outcome: &ActionOutcome) -> Vec<ResultBinding> {
+        let Some(saved) = self.output_pointer(outcome) else { return Vec::new() };
+        let fill = |(op, part, pointer): &(Op, ResultPart, String)| {
             let operation = number(*op, staged);
-            Fill { operation, part: *part, pointer: format!("/context{saved}{pointer}") }
+            ResultBinding { operation, part: *part, pointer: format!("/context{saved}{pointer}") }
         };
-        staged.fills.iter().map(fill).collect()
+        staged.bindings.iter().map(fill).collect()
     }
 
-    /// Where in the context the action's output goes.
-    fn saves(&self, landed: &Landed) -> Option<String> {
-        self.standing.definition().saves(&landed.call.transition)
+    /// Returns the location in the context where the action's output is saved.
+    fn output_pointer(&self, outcome: &ActionOutcome) -> Option<String> {
+        self.loaded_run.definition().output_pointer(&outcome.call.transition)
     }
 
-    /// What comes of the change is made of the results, or they have to fit: they have to be known before. That is so if
-    /// the run ends with it, if its data has a schema or shadow columns, if a timer may read them, if a loop or join takes them
-    /// or a branch keeps them for itself, and if it has no commit of its own.
-    pub(crate) fn is_foreseen(&self, event: &Event, staged: &Staged, landed: &Landed) -> bool {
-        if staged.fills.is_empty() {
+    /// Returns true if the results must be predicted before the commit, because the decision depends on them or they
+    /// must match a schema. This is the case if the run ends with the change, if its data has a schema or shadow
+    /// columns, or if a timer may read them. It is also the case if a loop, a join or a branch uses the output, and if
+    /// the result shares its commit with earlier steps.
+    pub(crate) fn is_predicted(&self, event: &Input, staged: &Staged, outcome: &ActionOutcome) -> bool {
+        if staged.bindings.is_empty() {
             return false;
         }
-        let definition = self.standing.definition();
-        if self.saves(landed).is_none() && !definition.needs_output(&landed.call.transition) {
+        let definition = self.loaded_run.definition();
+        if self.output_pointer(outcome).is_none() && !definition.needs_output(&outcome.call.transition) {
             return false;
         }
         let spec = definition.spec();
-        let is_timed = |on: &Trigger| matches!(on, Trigger::Until(_) | Trigger::After(_));
+        let is_timed =
+            |on: &TransitionTrigger| matches!(on, TransitionTrigger::Until(_) | TransitionTrigger::After(_));
         let has_timers = || spec.transitions.iter().any(|one| is_timed(&one.on));
         let decided = || self.decide(event);
         self.before.is_some()
-            || definition.needs_output(&landed.call.transition)
+            || definition.needs_output(&outcome.call.transition)
             || spec.context.is_some()
-            || self.inner.has_shadows(&self.standing.workflow)
+            || self.inner.has_shadows(self.scope.tenant(), &self.loaded_run.workflow)
             || has_timers()
             || matches!(decided(), Ok(Decision::Change(change)) if change.snapshot.is_terminal())
     }
 }
 
 impl Inner {
-    /// The output with the results as they would be now, and the writes to cells on the condition that they are. Links have
-    /// no revisions: if one comes or goes meanwhile, `created` or a count may be what it was a moment before.
-    pub(crate) async fn foresee(
+    /// Predicts the results. Returns the output with the results as they would be now, and the cell writes on the
+    /// condition that these results are still correct at the commit. Links have no revisions: if a link is created or
+    /// deleted meanwhile, `created` or a count may be outdated.
+    pub(crate) async fn predict(
         &self,
         scope: TenantScope,
         output: &Value,
         staged: &Staged,
         before: &[CellWrite],
-    ) -> Result<(Value, Vec<CellWrite>), Unfit> {
+    ) -> Result<(Value, Vec<CellWrite>), InvalidOutcome> {
+        // Predictions are optimistic: on a hot key the commit can conflict, and they are made again. So
+        // results are predicted only if `is_predicted` finds that they are needed.
         let (mut results, mut cells) = (Vec::new(), Vec::new());
         let mut known: Vec<(CellKey, Option<Cell>)> = Vec::new();
         let now = self.host.now();
@@ -82,9 +89,10 @@ impl Inner {
             let cell = known[index].1.clone();
             let revision = cell.as_ref().map_or(0, |cell| cell.revision);
             let is_live = cell.as_ref().is_some_and(|cell| cell.live(now).is_some());
-            let refused = |error| Unfit::Refused(Refused::Cell { operation, key: write.key.clone(), error });
+            let refused =
+                |error| InvalidOutcome::Refused(Refused::Cell { operation, key: write.key.clone(), error });
             let (after, result) = write.apply(cell, now, &self.options.limits).map_err(refused)?;
-            let expect = if is_live { Expect::Live(revision) } else { Expect::Exactly(revision) };
+            let expect = if is_live { Precondition::Live(revision) } else { Precondition::Exactly(revision) };
             cells.push(CellWrite { expect, ..write.clone() });
             results.push(result);
             if after.is_some() {
@@ -92,17 +100,17 @@ impl Inner {
             }
         }
         for write in &staged.links {
-            results.push(self.foreseen_link(scope, write).await?);
+            results.push(self.predicted_link(scope, write).await?);
         }
         let mut output = output.clone();
-        for (op, part, pointer) in &staged.fills {
+        for (op, part, pointer) in &staged.bindings {
             let Some(result) = results.get(number(*op, staged)) else { continue };
             put(&mut output, pointer, part.of(result));
         }
         Ok((output, cells))
     }
 
-    async fn foreseen_link(&self, scope: TenantScope, write: &LinkWrite) -> Result<OpResult, StoreError> {
+    async fn predicted_link(&self, scope: TenantScope, write: &LinkWrite) -> Result<OpResult, StoreError> {
         let store = &self.store;
         match write {
             LinkWrite::Upsert { edge, id, .. } => {
@@ -126,7 +134,7 @@ impl Inner {
     }
 }
 
-/// A cell with what is about to be written to it; what cannot be is refused with its commit.
+/// Returns a cell with pending writes applied. An invalid write is ignored here, because the store refuses its commit.
 pub(crate) fn overlaid(
     cell: Option<Cell>,
     writes: &[CellWrite],
@@ -142,8 +150,9 @@ pub(crate) fn overlaid(
     })
 }
 
-/// The number of an operation in its commit: those on cells come first.
+/// Returns the index of an operation in its commit. Operations on cells come first.
 pub(crate) fn number(op: Op, staged: &Staged) -> usize {
+    // One list holds all results, so that bindings and lookups treat cells and links alike.
     match op {
         Op::Cell(number) => number,
         Op::Link(number) => staged.cells.len() + number,

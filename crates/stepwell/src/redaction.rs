@@ -10,18 +10,18 @@ const SHORTEST_CODED: usize = 6;
 
 /// A secret to redact.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spelled {
+pub(crate) struct Redaction {
     /// The secret by character: each character may be escaped differently.
     secret: Vec<char>,
     /// Its base64 and hexadecimal encodings.
     coded: Vec<String>,
 }
 
-impl Spelled {
+impl Redaction {
     /// Returns `None` for an empty secret.
     pub(crate) fn of(secret: &str) -> Option<Self> {
         let coded = if secret.len() < SHORTEST_CODED { Vec::new() } else { coded(secret.as_bytes()) };
-        (!secret.is_empty()).then(|| Spelled { secret: secret.chars().collect(), coded })
+        (!secret.is_empty()).then(|| Redaction { secret: secret.chars().collect(), coded })
     }
 
     /// Length in characters. Redact longer secrets first: one may contain another.
@@ -65,7 +65,8 @@ fn coded(secret: &[u8]) -> Vec<String> {
         secret.iter().map(digit).collect()
     };
     let mut all = vec![digits(true), digits(false)];
-    // What stands before a secret shifts its bits: three bytes are four letters, and those that are its own alone stay.
+    // The bytes before a secret shift its bits: three bytes become four characters. Only the characters that depend on
+    // the secret alone are searched for.
     for before in 0..3 {
         let bytes = [&[0; 3][..before], secret].concat();
         let whole = bytes.len() / 3 * 3;
@@ -87,8 +88,8 @@ fn matched(text: &str, secret: &[char]) -> Option<usize> {
             left = others;
             continue;
         }
-        // What escapes begin with is escaped, or stands for itself. JSON doubles slashes, JSON in JSON once more, and what
-        // follows may have one of its own.
+        // A character that starts an escape sequence may be escaped or plain. JSON doubles backslashes, JSON in JSON
+        // doubles them again, and the next character may have its own backslash.
         let slashes = leading(rest.chars(), '\\');
         let own = leading(left.iter().copied(), '\\');
         let doubled = [4 * own, 2 * own, own].into_iter().filter(|taken| (1..=slashes).contains(taken));
@@ -121,7 +122,7 @@ fn escape(text: &str, wanted: char) -> Option<usize> {
     }
 }
 
-/// `%C3%9F`, and `%25C3%259F` where a URL stands in another.
+/// Matches `%C3%9F`, and `%25C3%259F` for a URL inside a URL.
 fn percent(text: &str, wanted: char) -> Option<usize> {
     let mut rest = text;
     for byte in wanted.encode_utf8(&mut [0; 4]).bytes() {
@@ -137,10 +138,10 @@ fn percent(text: &str, wanted: char) -> Option<usize> {
     Some(text.len() - rest.len())
 }
 
-/// `\u00df`, `\"` and `\n`, with more slashes where a text stands in another.
+/// Matches `\u00df`, `\"` and `\n`, with more backslashes for a text inside a text.
 fn escaped(text: &str, wanted: char) -> Option<usize> {
     let after = text.trim_start_matches('\\');
-    let letter = match wanted {
+    let escaped = match wanted {
         '\n' => 'n',
         '\r' => 'r',
         '\t' => 't',
@@ -148,9 +149,9 @@ fn escaped(text: &str, wanted: char) -> Option<usize> {
         '\u{c}' => 'f',
         other => other,
     };
-    let is_escaped = !wanted.is_alphanumeric() && after.starts_with(letter);
+    let is_escaped = !wanted.is_alphanumeric() && after.starts_with(escaped);
     if is_escaped {
-        return Some(text.len() - after.len() + letter.len_utf8());
+        return Some(text.len() - after.len() + escaped.len_utf8());
     }
     let mut rest = text;
     for unit in wanted.encode_utf16(&mut [0; 2]) {
@@ -161,7 +162,7 @@ fn escaped(text: &str, wanted: char) -> Option<usize> {
     Some(text.len() - rest.len())
 }
 
-/// `&quot;`, `&#39;` and `&#x27;`.
+/// Matches `&quot;`, `&#39;` and `&#x27;`.
 fn entity(text: &str, wanted: char) -> Option<usize> {
     let (name, _) = text.strip_prefix('&')?.split_once(';').filter(|(name, _)| name.len() <= 10)?;
     let is_meant = match (name, name.strip_prefix('#')) {
@@ -196,16 +197,16 @@ fn hexadecimal(text: &str, digits: usize) -> Option<u32> {
 mod tests {
     use serde_json::json;
 
-    use super::Spelled;
+    use super::Redaction;
 
     fn hidden(secret: &str, text: &str) -> String {
         let mut text = text.to_owned();
-        Spelled::of(secret).unwrap().hide(&mut text);
+        Redaction::of(secret).unwrap().hide(&mut text);
         text
     }
 
     #[test]
-    fn a_secret_is_found_however_its_characters_are_escaped() {
+    fn secret_is_redacted_in_every_escaping() {
         let secret = "c\"a/n\\\\a r\\\"y\nß\u{1f426}'&<";
         let json = json!(secret).to_string();
         let twice = json!(json).to_string();
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn short_ones_are_found_escaped_too_and_nothing_else_is_touched() {
+    fn short_secrets_are_redacted_and_other_text_kept() {
         assert_eq!(
             hidden("ß7", "\\u00df7 %C3%9F7 ß7 ß8 \\u00df8 % \\ & &; ß"),
             "*** *** *** ß8 \\u00df8 % \\ & &; ß"
@@ -236,6 +237,6 @@ mod tests {
         assert_eq!(hidden("7", "17 %37 \\u0037 %38"), "1*** *** *** %38");
         assert_eq!(hidden("secret", "736563726574 736563726574x SECRET"), "*** ***x SECRET");
         assert_eq!(hidden("secret", "nothing"), "nothing");
-        assert!(Spelled::of("").is_none());
+        assert!(Redaction::of("").is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What happens once under a key: what it came to the first time is what it comes to every time.
+//! Idempotent operations: the first result under a key is recorded and returned for every repetition.
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -7,32 +7,32 @@ use stepwell_store::{KeyWrite, Record, RecordQuery, Refused, TenantScope};
 use crate::engine::Inner;
 use crate::error::EngineError;
 
-/// What something came to that happens once under its key, if it has one.
+/// The result of an operation that is executed at most once per idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Done<T> {
-    /// What it came to.
-    pub came_to: T,
-    /// It was done now; otherwise it had been, under the same key.
+pub struct Idempotent<T> {
+    /// The result, either new or recorded.
+    pub value: T,
+    /// True if the operation was executed by this call. False if the result was recorded earlier under the same key.
     pub is_new: bool,
 }
 
-impl<T> Done<T> {
-    pub(crate) fn now(came_to: T) -> Self {
-        Done { came_to, is_new: true }
+impl<T> Idempotent<T> {
+    pub(crate) fn now(value: T) -> Self {
+        Idempotent { value, is_new: true }
     }
 
-    pub(crate) fn before(came_to: T) -> Self {
-        Done { came_to, is_new: false }
+    pub(crate) fn before(value: T) -> Self {
+        Idempotent { value, is_new: false }
     }
 
-    /// The same, with something made of what it came to.
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Done<U> {
-        Done { came_to: change(self.came_to), is_new: self.is_new }
+    /// Converts the result and keeps `is_new`.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Idempotent<U> {
+        Idempotent { value: change(self.value), is_new: self.is_new }
     }
 }
 
 impl Inner {
-    /// The answer that is on record under a key; `None` = none is. The same key with another request is an error.
+    /// Returns the result recorded under a key. Fails if the key was used for a different request.
     pub(crate) async fn recorded(
         &self,
         scope: TenantScope,
@@ -51,38 +51,40 @@ impl Inner {
         }
     }
 
-    /// What was refused may have been done before under its key, and have led to where it is refused now.
-    pub(crate) async fn unless_done<T: DeserializeOwned>(
+    /// Returns the recorded result if a request is refused. The request may have succeeded earlier under the same
+    /// idempotency key, and that success may be the cause of the refusal.
+    pub(crate) async fn or_recorded<T: DeserializeOwned>(
         &self,
         scope: TenantScope,
         key: Option<&KeyWrite>,
         tried: Result<T, EngineError>,
-    ) -> Result<Done<T>, EngineError> {
+    ) -> Result<Idempotent<T>, EngineError> {
         let (key, refused) = match (tried, key) {
-            (Ok(came_to), _) => return Ok(Done::now(came_to)),
+            (Ok(value), _) => return Ok(Idempotent::now(value)),
             (Err(refused), None) => return Err(refused),
             (Err(refused), Some(key)) => (key, refused),
         };
-        // The commit itself says so: the store, which may be gone by now, need not be asked again.
+        // The refusal carries the recorded result, so the store, which may be unavailable by now, is not queried
+        // again.
         if let EngineError::Commit(why) = &refused
             && let Refused::Done { answer, .. } = &**why
         {
-            return answer_of(key, answer).map(Done::before);
+            return answer_of(key, answer).map(Idempotent::before);
         }
         match self.recorded(scope, key).await {
-            Ok(Some(answer)) => answer_of(key, &answer).map(Done::before),
+            Ok(Some(answer)) => answer_of(key, &answer).map(Idempotent::before),
             Err(reused @ EngineError::KeyReused { .. }) => Err(reused),
             Ok(None) | Err(_) => Err(refused),
         }
     }
 }
 
-/// Reads the answer that was recorded under a key.
+/// Parses the result that was recorded under a key.
 pub(crate) fn answer_of<T: DeserializeOwned>(key: &KeyWrite, answer: &[u8]) -> Result<T, EngineError> {
     serde_json::from_slice(answer).map_err(|error| {
         let (operation, key) = (&key.operation, &key.key);
         EngineError::Invalid(format!(
-            "what is recorded of `{operation}` with key `{key}` is unreadable: {error}"
+            "the recorded result of `{operation}` with key `{key}` is unreadable: {error}"
         ))
     })
 }

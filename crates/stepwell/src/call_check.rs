@@ -1,4 +1,5 @@
-//! Whether what a workflow gives its actions can be what they take: said before it runs, as far as it can be known then.
+//! Static checks of action calls: compares the inputs in a workflow with the input schemas of the actions, before it
+//! runs.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -6,17 +7,15 @@ use stepwell_core::{Definition, Name};
 
 use crate::action::ActionInfo;
 
-/// Something that is wrong with the call of an action.
+/// A problem with an action call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallProblem {
-    /// The transition, or step, that calls it.
+    /// The transition or step that calls the action.
     pub transition: Name,
-    /// The action.
     pub action: Name,
-    /// Where in the input it is: a JSON pointer.
+    /// JSON pointer to the problem in the input.
     pub pointer: String,
-    /// What is wrong.
     pub message: String,
 }
 
@@ -30,24 +29,27 @@ impl std::fmt::Display for CallProblem {
     }
 }
 
-/// Everything that is known to be wrong with the calls of a definition. What expressions will give is not known yet; actions that
-/// do not say what they take are not looked at.
+/// Returns all problems found in the calls of a definition. Values of expressions are not known yet and count as
+/// correct. Actions without an input schema are not checked.
 pub fn check_calls(definition: &Definition, actions: &[ActionInfo]) -> Vec<CallProblem> {
     let mut found = Vec::new();
     for transition in &definition.spec().transitions {
         let Some(call) = &transition.action else { continue };
         let Some(info) = actions.iter().find(|info| info.name == call.name) else { continue };
-        let mut fit = Fit { root: &info.input, pointer: String::new(), problems: Vec::new() };
+        let mut check = InputCheck { root: &info.input, pointer: String::new(), problems: Vec::new() };
         if let Some(wanted) = call.version.filter(|wanted| *wanted != info.version) {
-            fit.problem(format!("version {wanted} is asked for, and there is version {}", info.version));
+            check.problem(format!(
+                "version {wanted} is requested, but version {} is registered",
+                info.version
+            ));
         }
-        fit.check(&info.input, &call.input);
+        check.check(&info.input, &call.input);
         for (pointer, secret) in crate::secrets::found(&call.input) {
             if let Err(why) = crate::secrets::admitted(&info.name, &info.secret_fields, &pointer) {
-                fit.problems.push((pointer, format!("secret `{secret}`: {why}")));
+                check.problems.push((pointer, format!("secret `{secret}`: {why}")));
             }
         }
-        found.extend(fit.problems.into_iter().map(|(pointer, message)| CallProblem {
+        found.extend(check.problems.into_iter().map(|(pointer, message)| CallProblem {
             transition: transition.id.clone(),
             action: call.name.clone(),
             pointer,
@@ -57,13 +59,13 @@ pub fn check_calls(definition: &Definition, actions: &[ActionInfo]) -> Vec<CallP
     found
 }
 
-struct Fit<'a> {
+struct InputCheck<'a> {
     root: &'a Value,
     pointer: String,
     problems: Vec<(String, String)>,
 }
 
-impl<'a> Fit<'a> {
+impl<'a> InputCheck<'a> {
     fn check(&mut self, schema: &'a Value, input: &Value) {
         let schema = resolved(self.root, schema);
         if is_dynamic(input) {
@@ -78,7 +80,7 @@ impl<'a> Fit<'a> {
             let words: Vec<_> = allowed.iter().map(ToString::to_string).collect();
             return self.problem(format!("is one of {}", words.join(", ")));
         }
-        // A single value is a list of one.
+        // A single value counts as a list with one item.
         if let (true, false, Some(items)) =
             (is_list(schema), input.is_array() || input.is_null(), schema.get("items"))
         {
@@ -94,22 +96,23 @@ impl<'a> Fit<'a> {
             Value::Array(items) => {
                 let Some(inner) = schema.get("items") else { return };
                 for (index, item) in items.iter().enumerate() {
-                    self.inside(&index.to_string(), |fit| fit.check(inner, item));
+                    self.inside(&index.to_string(), |check| check.check(inner, item));
                 }
             }
             _ => {}
         }
     }
 
-    /// One of several shapes is enough; if none fits, what is wrong with the last is not worth telling.
+    /// Checks that one of several schemas matches. If none does, the problems of the individual schemas are not
+    /// reported, because they would mislead.
     fn check_choices(&mut self, choices: &'a [Value], input: &Value) {
         let fits = choices.iter().any(|choice| {
-            let mut tried = Fit { root: self.root, pointer: String::new(), problems: Vec::new() };
+            let mut tried = InputCheck { root: self.root, pointer: String::new(), problems: Vec::new() };
             tried.check(choice, input);
             tried.problems.is_empty()
         });
         if !fits {
-            self.problem("has none of the shapes that are taken here".to_owned());
+            self.problem("matches none of the allowed schemas".to_owned());
         }
     }
 
@@ -124,11 +127,11 @@ impl<'a> Fit<'a> {
         let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
         for (name, value) in fields {
             match properties.and_then(|known| known.get(name)) {
-                Some(inner) => self.inside(name, |fit| fit.check(inner, value)),
+                Some(inner) => self.inside(name, |check| check.check(inner, value)),
                 None if is_closed => {
                     let known: Vec<_> =
                         properties.into_iter().flat_map(Map::keys).map(|name| format!("`{name}`")).collect();
-                    self.problem(format!("has no `{name}`; there are {}", known.join(", ")));
+                    self.problem(format!("has no field `{name}`; the fields are {}", known.join(", ")));
                 }
                 None => {}
             }
@@ -148,7 +151,7 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// What a reference within the schema stands for.
+/// Resolves a reference within the schema.
 fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let reference =
         schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
@@ -168,7 +171,7 @@ fn wanted_types(schema: &Value) -> Option<Vec<&str>> {
     }
 }
 
-/// Only lists are taken here, or nothing.
+/// Returns true if the schema allows only lists or null.
 fn is_list(schema: &Value) -> bool {
     let types = wanted_types(schema).unwrap_or_default();
     types.contains(&"array") && types.iter().all(|kind| matches!(*kind, "array" | "null"))
@@ -198,7 +201,7 @@ fn word(value: &Value) -> &'static str {
     }
 }
 
-/// Pointers to the fields of an input that are lists and nothing else.
+/// Returns JSON pointers to the fields of an input that must be lists.
 pub(crate) fn lists(schema: &Value) -> Vec<String> {
     let mut found = Vec::new();
     collect_lists(schema, schema, String::new(), 0, &mut found);
@@ -211,7 +214,7 @@ fn collect_lists(root: &Value, schema: &Value, pointer: String, depth: u32, foun
         found.push(pointer);
         return;
     }
-    // Schemas may go in circles.
+    // Limit the depth, because schemas may be recursive.
     if depth > 4 {
         return;
     }
@@ -221,7 +224,7 @@ fn collect_lists(root: &Value, schema: &Value, pointer: String, depth: u32, foun
     }
 }
 
-/// Where a list is wanted, a single value is a list of one.
+/// Wraps single values into a list where the schema requires a list.
 pub(crate) fn as_lists(input: &mut Value, pointers: &[String]) {
     for pointer in pointers {
         if let Some(value) = input.pointer_mut(pointer)
@@ -240,7 +243,7 @@ mod tests {
     use super::{as_lists, lists};
 
     #[test]
-    fn a_single_value_is_a_list_of_one_where_only_a_list_is_taken() {
+    fn single_value_becomes_a_list_where_required() {
         let schema = json!({
             "type": "object",
             "properties": {

@@ -1,4 +1,4 @@
-//! How many runs a process works on at a time: over all, and for each workflow that says so.
+//! Concurrency limits: the number of runs that a process drives at a time, in total and per workflow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,30 +7,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stepwell_core::Name;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// How many runs a process works on at a time. Whoever finds no room leaves the run in the store, where it waits for
-/// its turn: work is kept there, not in memory.
-pub(crate) struct Room {
+/// The concurrency limits of a process. A run without a permit stays in the store, not in memory, until a permit is
+/// free.
+pub(crate) struct ConcurrencyLimit {
     all: Arc<Semaphore>,
     by_workflow: BTreeMap<Name, Arc<Semaphore>>,
-    /// Somebody found no room and wants to hear when there is some.
+    /// A caller got no permit and wants to be notified when one is free.
     starved: Arc<AtomicBool>,
     freed: Arc<Notify>,
 }
 
-/// The right to work on one run.
-pub(crate) struct Pass {
+/// A permit to drive one run.
+pub(crate) struct Permit {
     all: Option<OwnedSemaphorePermit>,
     workflow: Option<OwnedSemaphorePermit>,
-    /// Somebody works on a run with it; giving back one that was never used is no news.
+    /// The permit is in use. Returning an unused one does not notify.
     is_used: bool,
     starved: Arc<AtomicBool>,
     freed: Arc<Notify>,
 }
 
-impl Room {
+impl ConcurrencyLimit {
     pub(crate) fn new(all: usize, by_workflow: &BTreeMap<Name, usize>) -> Self {
         let by_workflow = by_workflow.iter();
-        Room {
+        ConcurrencyLimit {
             all: Arc::new(Semaphore::new(all)),
             by_workflow: by_workflow
                 .map(|(name, max)| (name.clone(), Arc::new(Semaphore::new(*max))))
@@ -40,33 +40,33 @@ impl Room {
         }
     }
 
-    /// Room for a run of this workflow, if there is some.
-    pub(crate) fn enter(&self, workflow: &Name) -> Option<Pass> {
-        self.enter_as(Some(workflow)).map(Pass::used)
+    /// Acquires a permit for a run of this workflow, if one is free, and marks it as used.
+    pub(crate) fn try_acquire(&self, workflow: &Name) -> Option<Permit> {
+        self.try_acquire_as(Some(workflow)).map(Permit::used)
     }
 
-    /// The same, not in use yet; `None` = a workflow without a limit of its own.
-    pub(crate) fn enter_as(&self, workflow: Option<&Name>) -> Option<Pass> {
+    /// Acquires a permit that is not in use yet. `None` stands for workflows without a separate limit.
+    pub(crate) fn try_acquire_as(&self, workflow: Option<&Name>) -> Option<Permit> {
         let all = self.all.clone().try_acquire_owned().ok()?;
         let own = match workflow.and_then(|workflow| self.by_workflow.get(workflow)) {
             Some(own) => Some(own.clone().try_acquire_owned().ok()?),
             None => None,
         };
         let (starved, freed) = (self.starved.clone(), self.freed.clone());
-        Some(Pass { all: Some(all), workflow: own, is_used: false, starved, freed })
+        Some(Permit { all: Some(all), workflow: own, is_used: false, starved, freed })
     }
 
-    /// The workflow has a limit of its own.
+    /// Returns true if the workflow has a separate limit.
     pub(crate) fn limits(&self, workflow: &Name) -> bool {
         self.by_workflow.contains_key(workflow)
     }
 
-    /// How many more runs there is room for.
+    /// Returns the number of free permits.
     pub(crate) fn free(&self) -> usize {
         self.all.available_permits()
     }
 
-    /// Asks to be told when there is room again.
+    /// Requests a notification when a permit becomes free.
     pub(crate) fn starve(&self) {
         self.starved.store(true, Ordering::Release);
     }
@@ -76,17 +76,17 @@ impl Room {
     }
 }
 
-impl Pass {
-    /// Somebody works on a run with it.
+impl Permit {
+    /// Marks the permit as in use.
     pub(crate) fn used(mut self) -> Self {
         self.is_used = true;
         self
     }
 }
 
-impl Drop for Pass {
+impl Drop for Permit {
     fn drop(&mut self) {
-        // First the room, then the word that there is some.
+        // Release the permits before the notification, so that the notified task finds them.
         self.all = None;
         self.workflow = None;
         if self.is_used && self.starved.swap(false, Ordering::AcqRel) {
