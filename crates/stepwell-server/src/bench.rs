@@ -1,4 +1,4 @@
-//! `stepwell bench`: an operator's sanity check of this computer: how fast its disk is, and what the engine makes of it.
+//! `stepwell bench`: measures the fsync rate of this machine's disk and the step rate of the engine on it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use stepwell_sqlite::SqliteStore;
 use crate::config::{Config, Sources};
 use crate::exit::{Code, Failure};
 use crate::facts;
-use crate::output::{self, spinner, talk};
+use crate::output::{self, print_message, spinner};
 use crate::server::runtime;
 use crate::start::sqlite_path;
 
-/// Steps of a run.
+/// Number of steps per run.
 const STEPS: u64 = 10;
 
-const AFTER: &str = "It writes to a file of its own beside the configured store, and takes it away again; the store itself is not touched.
+const AFTER: &str = "The benchmark uses a temporary directory next to the configured database and removes it afterwards. The database itself is not touched.
 
 Examples:
   stepwell bench
@@ -30,19 +30,19 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct Options {
-    /// The configuration; `stepwell.toml` is read if it is there.
+    /// Configuration file (default: `stepwell.toml`, if it exists).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The store beside which is measured: `sqlite:PATH`.
+    /// Database next to which the benchmark runs: `sqlite:PATH`.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
-    /// How long each of the two is measured.
+    /// Duration of each of the two measurements, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
-    /// Runs that are under way at a time.
+    /// Number of concurrent runs.
     #[arg(long, value_name = "NUMBER", default_value = "64", value_parser = clap::value_parser!(u64).range(1..=4096))]
     in_flight: u64,
-    /// Prints the figures as JSON.
+    /// Print the results as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -52,14 +52,14 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let url = Config::read(&Sources::of(options.config.as_deref(), flags))?.settings.database.url;
     let path = sqlite_path(&url).ok_or_else(|| {
         let why =
-            "this measures SQLite; for PostgreSQL use `pg_test_fsync` and `pgbench` on its own computer";
+            "this command measures SQLite; for PostgreSQL use `pg_test_fsync` and `pgbench` on the database machine";
         Failure::new(Code::Invalid, why)
     })?;
     let folder = facts::folder(&path);
     std::fs::create_dir_all(&folder)
         .map_err(|error| Failure::unexpected(format!("{}: {error}", folder.display())))?;
     let period = Duration::from_secs(options.seconds);
-    talk(&format!("measuring in {} for about {} s", folder.display(), 2 * options.seconds));
+    print_message(&format!("measuring in {} for about {} s", folder.display(), 2 * options.seconds));
     let rate = stepwell_sqlite::fsync_rate(&folder, period).map_err(Failure::unexpected)?;
     let own = Own::new(&folder)?;
     let steps = runtime()?.block_on(steps(&own.0.join("bench.sqlite"), period, options.in_flight))?;
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// A folder of its own, which goes with what is in it.
+/// A temporary directory, removed with its contents on drop.
 struct Own(PathBuf);
 
 impl Own {
@@ -99,7 +99,7 @@ impl Own {
 impl Drop for Own {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            talk(&format!("{} could not be taken away: {error}", self.0.display()));
+            print_message(&format!("cannot remove {}: {error}", self.0.display()));
         }
     }
 }
@@ -115,7 +115,7 @@ async fn nothing(_: Cx) -> Result<Value, ActionError> {
     Ok(Value::Null)
 }
 
-/// Runs of ten steps, each a commit of its own, so many at a time.
+/// Executes runs of ten steps with one commit per step, `in_flight` runs at a time, for `period`.
 async fn steps(path: &Path, period: Duration, in_flight: u64) -> Result<Steps, Failure> {
     let mut spec = Spec::new("bench").initial("s0");
     for step in 0..STEPS {

@@ -1,4 +1,4 @@
-//! `stepwell db …`: what an operator does to the store itself.
+//! `stepwell db …`: migration, status, integrity check, backup and restore of the database.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,50 +11,57 @@ use stepwell_sqlite::{BackupError, BackupProgress, CheckReport, Existing, OpenEr
 
 use crate::config::{Config, Settings, Sources};
 use crate::exit::{Code, Failure};
-use crate::output::{self, talk};
+use crate::output::{self, print_message};
 use crate::server::runtime;
-use crate::start::{Opened, sqlite_path};
+use crate::start::{Opened, migrate_postgres, sqlite_path};
 
-/// How long fsyncs are measured.
+/// Duration of the fsync measurement.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// Which store.
+/// Options that select the database.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Of {
-    /// The configuration; `stepwell.toml` is read if it is there.
+    /// Configuration file (default: `stepwell.toml`, if it exists).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The store: `sqlite:PATH` or `postgres://…`.
+    /// Database: `sqlite:PATH` or `postgres://…`.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
-    /// Prints what is said as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Makes the store's tables, or brings them up to date.
-    Migrate(Of),
-    /// Says what the store is, how large it is, and how many fsyncs a second its disk does.
+    /// Create the database tables, or migrate them to the current schema.
+    Migrate {
+        /// PostgreSQL: role of the servers, which gets the rights to use the tables (default: the role of
+        /// `database.url`).
+        #[arg(long, value_name = "ROLE")]
+        grant_to: Option<String>,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Show the schema version and size of the database, and for SQLite the fsyncs per second of its disk.
     Status(Of),
-    /// Looks for damage in an SQLite file, also while a server has it.
+    /// Check an SQLite file for damage; a server may be using it.
     Check(Of),
-    /// Copies an SQLite file, also while a server has it and writes; the copy is whole or not there.
+    /// Copy an SQLite file; a server may be writing to it. The copy is complete or does not exist.
     Backup {
-        /// Where to.
+        /// File to write the backup to.
         to: PathBuf,
-        /// Replace a file that is there.
+        /// Replace an existing file.
         #[arg(long)]
         replace: bool,
         #[command(flatten)]
         of: Of,
     },
-    /// Puts a backup in the place of the store; what was there is kept beside it.
+    /// Replace the database by a backup; the previous database is kept under another name.
     Restore {
-        /// The backup.
+        /// Backup file to restore.
         from: PathBuf,
-        /// There is a store already: keep it under another name.
+        /// Allow the restore if a database exists; it is renamed.
         #[arg(long)]
         replace: bool,
         #[command(flatten)]
@@ -64,7 +71,7 @@ pub(crate) enum Verb {
 
 pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     match verb {
-        Verb::Migrate(of) => runtime()?.block_on(migrate(of)),
+        Verb::Migrate { grant_to, of } => runtime()?.block_on(migrate(of, grant_to.as_deref())),
         Verb::Status(of) => runtime()?.block_on(status(of)),
         Verb::Check(of) => check(of),
         Verb::Backup { to, replace, of } => backup(of, to, existing(*replace)),
@@ -82,11 +89,12 @@ impl Of {
         Ok(Config::read(&Sources::of(self.config.as_deref(), flags))?.settings)
     }
 
-    /// The file of an SQLite store.
+    /// Returns the SQLite file, or an error for PostgreSQL.
     fn file(&self) -> Result<PathBuf, Failure> {
         let url = self.settings()?.database.url;
         sqlite_path(&url).ok_or_else(|| {
-            let why = "this is for SQLite files; PostgreSQL has programs of its own for it (pg_dump, pg_restore, pg_amcheck)";
+            let why =
+                "this command is for SQLite files; for PostgreSQL use pg_dump, pg_restore or pg_amcheck";
             Failure::new(Code::Invalid, why)
         })
     }
@@ -109,10 +117,17 @@ impl Of {
     }
 }
 
-async fn migrate(of: &Of) -> Result<(), Failure> {
+async fn migrate(of: &Of, grant_to: Option<&str>) -> Result<(), Failure> {
+    let settings = of.settings()?;
     let bar = output::busy("migrating");
-    let store = Opened::open(&of.settings()?).await?.store();
-    let version = store.migrate().await?;
+    let version = match (sqlite_path(&settings.database.url), grant_to) {
+        (Some(_), Some(role)) => {
+            let why = format!("`--grant-to {role}` is for PostgreSQL: an SQLite file has no roles");
+            return Err(Failure::new(Code::Invalid, why));
+        }
+        (Some(_), None) => Opened::open(&settings).await?.store().migrate().await?,
+        (None, _) => migrate_postgres(&settings.database, grant_to).await?,
+    };
     bar.finish_and_clear();
     of.say(&json!({"schema": version.0}))
 }
@@ -120,7 +135,7 @@ async fn migrate(of: &Of) -> Result<(), Failure> {
 async fn status(of: &Of) -> Result<(), Failure> {
     let settings = of.settings()?;
     if let Some(path) = sqlite_path(&settings.database.url) {
-        // A server may have it: what there is to say is said from outside.
+        // A server may have the file open, so read it without opening it as a store.
         let report = stepwell_sqlite::check(&path).map_err(|error| opening(&error))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let rate = stepwell_sqlite::fsync_rate(folder, MEASURED).map_err(|error| opening(&error))?;
@@ -131,7 +146,7 @@ async fn status(of: &Of) -> Result<(), Failure> {
         return of.say(&said);
     }
     let Opened::Postgres(store) = Opened::open(&settings).await? else {
-        return Err(Failure::unexpected("a store is SQLite or PostgreSQL"));
+        return Err(Failure::unexpected("the database is neither SQLite nor PostgreSQL"));
     };
     let status = store.status().await?;
     of.say(&json!({
@@ -162,31 +177,32 @@ fn check(of: &Of) -> Result<(), Failure> {
 
 fn backup(of: &Of, to: &Path, existing: Existing) -> Result<(), Failure> {
     let bar = bar("copied");
-    let done = stepwell_sqlite::backup_file(of.file()?, to, existing, |progress| told(&bar, progress))
-        .map_err(|error| failed(&error))?;
+    let done =
+        stepwell_sqlite::backup_file(of.file()?, to, existing, |progress| show_progress(&bar, progress))
+            .map_err(|error| failed(&error))?;
     bar.finish_and_clear();
     of.say(&json!({"backup": to.display().to_string(), "bytes": done.bytes, "schema": done.schema.0}))
 }
 
 fn restore(of: &Of, from: &Path, existing: Existing) -> Result<(), Failure> {
     let (bar, file) = (bar("restored"), of.file()?);
-    let done = stepwell_sqlite::restore(from, &file, existing, |progress| told(&bar, progress))
+    let done = stepwell_sqlite::restore(from, &file, existing, |progress| show_progress(&bar, progress))
         .map_err(|error| failed(&error))?;
     bar.finish_and_clear();
-    let kept = done.kept.as_ref().map(|kept| kept.display().to_string());
-    if let Some(kept) = &kept {
-        talk(&format!("what was there is kept as {kept}"));
+    let previous = done.previous.as_ref().map(|previous| previous.display().to_string());
+    if let Some(previous) = &previous {
+        print_message(&format!("the previous database is kept as {previous}"));
     }
-    of.say(&json!({"restored": file.display().to_string(), "kept": kept, "schema": done.schema.0}))
+    of.say(&json!({"restored": file.display().to_string(), "kept": previous, "schema": done.schema.0}))
 }
 
-/// A bar for whoever sits at a terminal; it is hidden from everybody else.
+/// Returns a progress bar. It is shown only on a terminal.
 fn bar(what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} pages {msg}, {eta} left");
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
 }
 
-fn told(bar: &ProgressBar, progress: BackupProgress) {
+fn show_progress(bar: &ProgressBar, progress: BackupProgress) {
     bar.set_length(progress.total);
     bar.set_position(progress.done);
 }
@@ -203,6 +219,6 @@ fn failed(error: &BackupError) -> Failure {
     match error {
         BackupError::Open(error) => opening(error),
         BackupError::Exists { .. } => Failure::new(Code::Conflict, format!("{error} (`--replace`)")),
-        BackupError::Unfit { .. } => Failure::new(Code::Invalid, error.to_string()),
+        BackupError::Unusable { .. } => Failure::new(Code::Invalid, error.to_string()),
     }
 }

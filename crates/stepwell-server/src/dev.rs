@@ -1,4 +1,4 @@
-//! `stepwell dev`: a server to try things out with: SQLite in a folder, the examples, a key, and what to do next.
+//! `stepwell dev`: a development server with SQLite in one directory, example workflows, an API key and a tutorial.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,20 +11,21 @@ use stepwell_server::api::{NewKey, Server};
 use crate::config::{Config, Settings, Sources};
 use crate::examples::EXAMPLES;
 use crate::exit::Failure;
+use crate::flows::{self, Delivery};
 use crate::log;
-use crate::output::{self, talk};
-use crate::server::{home, listen, runtime, until_stopped, url_of};
+use crate::output::{self, print_message};
+use crate::server::{follow_keys, home, listen, runtime, until_stopped, url_of};
 use crate::start::{self, Opened};
 
-/// What the key of this server is called.
+/// Name of the API key that each start creates and the next start revokes.
 const NAME: &str = "dev";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The folder that everything is in; created if it is not there.
+    /// Directory for the database and the key files; created if it does not exist.
     #[arg(long, default_value = "stepwell-data")]
     data: PathBuf,
-    /// The address to listen at; port 0 = any free one.
+    /// Address to listen on, such as `127.0.0.1:7077`; port 0 picks a free port.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 }
@@ -33,25 +34,31 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let data = &options.data;
     std::fs::create_dir_all(data)
         .map_err(|error| Failure::unexpected(format!("{}: {error}", data.display())))?;
-    let settings = settings(options)?;
+    let mut settings = settings(options)?;
     log::init(&settings.log)?;
     runtime()?.block_on(async {
         let opened = Opened::open(&settings).await?;
         let telemetry = start::telemetry(&settings, &opened)?;
         let options = start::options(&settings);
         let engine = start::engine(&settings, opened.store(), options, Some(&telemetry)).await?;
-        let server = Arc::new(start::server(&settings, &opened, &engine)?.with_telemetry(telemetry));
-        let loaded = load_examples(&engine).await?;
+        let server = start::server(&settings, &opened, &engine)?.with_telemetry(telemetry);
         let key = fresh_key(&server, data).await?;
         let listener = listen(&settings, &server).await?;
         let url = url_of(&listener)?;
+        settings.server.public_url.get_or_insert_with(|| url.clone());
+        let (server, ring) = flows::add_to(server, &settings, &engine, Delivery::Here)?;
+        follow_keys(&settings, ring);
+        let server = Arc::new(server);
+        let loaded = load_examples(&engine).await?;
         output::line(&url)?;
-        talk(&story(&url, &key, data, loaded));
+        print_message(&story(&url, &key, data, loaded));
         until_stopped(&settings, listener, server, engine).await
     })
 }
 
-/// The settings, with everything in the folder. `stepwell.toml` and the environment count as for any server.
+/// Reads the settings, with the database and the flow keys in the data directory.
+///
+/// `stepwell.toml` and the environment apply as for any server. The first start generates the flow keys.
 fn settings(options: &Options) -> Result<Settings, Failure> {
     let keys = options.data.join("flow.keys");
     if !keys.exists() {
@@ -68,7 +75,7 @@ fn settings(options: &Options) -> Result<Settings, Failure> {
     Ok(Config::read(&Sources::of(None, flags))?.settings)
 }
 
-/// A file that only its owner can read.
+/// Writes a file that is created with mode 0600, so that only its owner can read it.
 pub(crate) fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
@@ -77,7 +84,7 @@ pub(crate) fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     written.map_err(|error| Failure::unexpected(format!("{}: {error}", path.display())))
 }
 
-/// Publishes the examples that are not there yet; says how many there are.
+/// Publishes the examples that are missing. Returns the number of examples that are available.
 async fn load_examples(engine: &Engine) -> Result<usize, Failure> {
     let catalogue = engine.catalogue();
     let mut loaded = 0;
@@ -85,11 +92,11 @@ async fn load_examples(engine: &Engine) -> Result<usize, Failure> {
         match catalogue.workflow(*name).await {
             Ok(_) => loaded += 1,
             Err(CatalogueError::NotFound { .. }) => {
-                let publish = Publish::text(*text).activate().note("an example");
+                let publish = Publish::text(*text).activate().note("example workflow");
                 match catalogue.publish(*name, publish).await {
                     Ok(_) => loaded += 1,
                     Err(error) => {
-                        tracing::debug!(name, %error, "an example needs what this server does not have");
+                        tracing::debug!(name, %error, "an example could not be published and is skipped");
                     }
                 }
             }
@@ -99,7 +106,9 @@ async fn load_examples(engine: &Engine) -> Result<usize, Failure> {
     Ok(loaded)
 }
 
-/// A new key for whoever has started the server; the one of the start before is no longer good.
+/// Revokes the keys of earlier starts, and creates a key with every permission.
+///
+/// The secret is returned and written to `dev.key`.
 async fn fresh_key(server: &Server, data: &Path) -> Result<String, Failure> {
     let keys = server.keys();
     let mut cursor = None;
@@ -113,26 +122,26 @@ async fn fresh_key(server: &Server, data: &Path) -> Result<String, Failure> {
             break;
         }
     }
-    let new = NewKey { name: NAME.to_owned(), permissions: Grants::all(), ttl: None };
-    let key = keys.create(home(), new, Some(NAME)).await?;
-    let secret = key.secret.ok_or_else(|| Failure::unexpected("a new key has a secret"))?;
+    let new = NewKey::new(NAME, Grants::all());
+    let key = keys.create(home(), new, Some(NAME)).await.map_err(Failure::unexpected)?;
+    let secret = key.secret.ok_or_else(|| Failure::unexpected("the new API key has no secret"))?;
     write_secret(&data.join("dev.key"), &format!("{secret}\n"))?;
     Ok(secret)
 }
 
-/// What to do next.
+/// Returns the tutorial that is printed after the start.
 fn story(url: &str, key: &str, data: &Path, loaded: usize) -> String {
     let (data, key_file) = (data.display(), data.join("dev.key"));
     let key_file = key_file.display();
     let json = "-H 'Content-Type: application/json'";
     format!(
         r#"
-Stepwell {version} answers at {url}. State is in {data}; {loaded} example workflows are loaded. Stop with Ctrl-C.
-This start's API key (also in {key_file}; the next start makes another):
+Stepwell {version} listens on {url}. Data directory: {data}. Example workflows: {loaded}. Press Ctrl-C to stop.
+API key for this session (also in {key_file}; the next start replaces it):
 
   {key}
 
-Try it, in another terminal. Have the key at hand:
+Try it in another terminal. First set the variables and a helper function:
 
   export URL={url} KEY=$(cat {key_file})
   api() {{ curl -sS -H "Authorization: Bearer $KEY" "$@"; echo; }}
@@ -140,27 +149,27 @@ Try it, in another terminal. Have the key at hand:
 1. Start a run. It waits for a person:
 
   api {json} "$URL/v1/runs" -d '{{"workflow": "tour", "input": {{"visitor": "ann"}}}}'
-  RUN=…the id it gave…
+  RUN=…the "id" of the response…
   api "$URL/v1/runs/$RUN"
   api "$URL/v1/waits?run=$RUN"
 
-2. Break something, so that the next step fails: the counter is not a number.
+2. Make the next step fail: store a text where the workflow expects a number.
 
   api -X PUT {json} "$URL/v1/kv/tour/visitors" -d '{{"value": "oops"}}'
 
-3. Answer what it waits for. The step after it fails, and the run stands still with the error:
+3. Answer the wait. The next step fails, and the run has status "failed" with the error:
 
   api {json} "$URL/v1/runs/$RUN/signals/welcome" -d '{{"by": "joe"}}'
   api "$URL/v1/runs/$RUN"
 
-4. Repair it, and try the failed step again. The run finishes:
+4. Repair the value and retry the failed step. The run completes:
 
   api -X PUT {json} "$URL/v1/kv/tour/visitors" -d '{{"value": 41}}'
   api -X POST "$URL/v1/runs/$RUN/retry"
   api "$URL/v1/runs/$RUN?wait=10s"
   api "$URL/v1/runs/$RUN/history"
 
-Everything else: {url}/docs
+API documentation: {url}/docs
 "#,
         version = env!("CARGO_PKG_VERSION"),
     )

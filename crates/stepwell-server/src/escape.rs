@@ -1,6 +1,6 @@
-//! Text as a part of an HTML page.
+//! Escaping of text for HTML.
 
-/// The text with everything escaped that means something in HTML, in its text and in quoted attributes.
+/// Escapes the characters that have a meaning in HTML text or in quoted attributes.
 pub(crate) fn html(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -2,7 +2,7 @@
 
 macro_rules! examples {
     ($($name:literal in $file:literal),* $(,)?) => {
-        /// Name and text of each.
+        /// Name and source of each example workflow.
         pub(crate) const EXAMPLES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../examples/workflows/", $file)))),*];
     };

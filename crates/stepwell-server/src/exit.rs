@@ -1,34 +1,33 @@
-//! How the program ends: the exit codes that scripts rely on.
+//! Exit codes of the program. Scripts rely on them, so their numbers do not change.
 
 use std::process::ExitCode;
 
-/// Why the program ends early.
+/// An exit code and a message for standard error. An empty message prints nothing.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
     pub(crate) message: String,
 }
 
-/// The exit codes.
+/// The exit codes. Code 2 is used by clap for wrong arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// There is nothing more to do.
     Success = 0,
-    /// Something nobody expected.
+    /// An error that fits no other code.
     Unexpected = 1,
-    /// It is not there.
+    /// The run, workflow, file or other object does not exist.
     NotFound = 3,
-    /// Somebody else has it, or it has changed.
+    /// The object is in use by another process, or it has changed since it was read.
     Conflict = 4,
-    /// Whoever asks may not.
+    /// The credential is missing, invalid or lacks a permission.
     Denied = 5,
-    /// The input is wrong.
+    /// The input or the configuration is invalid.
     Invalid = 6,
-    /// The run or the test itself failed.
+    /// The run, test case or check itself failed.
     Failed = 7,
-    /// It took too long.
+    /// The time limit passed before the result was there.
     TimedOut = 8,
-    /// The server, or the store, cannot be reached.
+    /// The server or the database cannot be reached.
     Unreachable = 9,
 }
 

@@ -1,4 +1,4 @@
-//! `stepwell expr …`: tries out expressions.
+//! `stepwell expr …`: evaluates expressions and lists their functions.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -15,11 +15,11 @@ use crate::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Evaluates an expression on JSON, or many expressions.
+    /// Evaluate an expression on JSON input, or a batch of expressions.
     Eval(Box<Eval>),
-    /// Lists the functions that expressions can call.
+    /// List the functions that expressions can call.
     Functions {
-        /// Prints them as JSON.
+        /// Print the functions as JSON.
         #[arg(long)]
         json: bool,
     },
@@ -27,26 +27,26 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct Eval {
-    /// The expression.
+    /// Expression to evaluate, such as `items[price > 10].price`.
     #[arg(required_unless_present = "batch", conflicts_with = "batch")]
     expr: Option<String>,
-    /// The JSON it is evaluated on; `-` reads standard input. Left out, there is no input.
+    /// File with the JSON input; `-` reads standard input (default: no input).
     #[arg(long)]
     input: Option<PathBuf>,
-    /// A JSON object of variables, named without their `$`.
+    /// File with a JSON object of variables, named without `$`.
     #[arg(long, conflicts_with = "batch")]
     bindings: Option<PathBuf>,
-    /// Asks for a list: one item stays a list, and none is an empty list.
+    /// Return a list even for a single item; no items give an empty list.
     #[arg(long, conflicts_with = "batch")]
     list: bool,
-    /// What `$now()` is, as RFC 3339; left out, it is now.
+    /// Value of `$now()` in RFC 3339 (default: the current time).
     #[arg(long)]
     now: Option<Timestamp>,
-    /// Prints the outcome as a JSON object, an error too.
+    /// Print the result or the error as a JSON object.
     #[arg(long)]
     json: bool,
-    /// Reads lines of `{"expr", "data", "bindings"}` from the input (standard input if there is none) and
-    /// prints the outcome of each.
+    /// Read lines of `{"expr", "data", "bindings"}` from `--input` (default: standard input), and print one result per
+    /// line.
     #[arg(long)]
     batch: bool,
 }
@@ -64,7 +64,7 @@ fn one(eval: &Eval) -> Result<(), Failure> {
     let bindings = match eval.bindings.as_deref().map(document).transpose()? {
         None => Map::new(),
         Some(Value::Object(bindings)) => bindings,
-        Some(_) => return Err(Failure::new(Code::Invalid, "the bindings are not a JSON object")),
+        Some(_) => return Err(Failure::new(Code::Invalid, "`--bindings` must be a JSON object")),
     };
     let data = input.as_ref().map_or_else(Data::nothing, Data::new);
     let scope = data.with_bindings(&bindings).with_now(eval.now.unwrap_or_else(now));
@@ -78,9 +78,9 @@ fn one(eval: &Eval) -> Result<(), Failure> {
         Ok(Some(value)) => output::line(&value.to_string()),
         Ok(None) => {
             let missing =
-                Expr::parse(source).ok().and_then(|expr| expr.missing(&scope, &mut Budget::roomy()));
+                Expr::parse(source).ok().and_then(|expr| expr.missing(&scope, &mut Budget::generous()));
             let why = missing.map(|missing| format!(": {missing}")).unwrap_or_default();
-            output::talk(&format!("undefined{why}"));
+            output::print_message(&format!("undefined{why}"));
             Ok(())
         }
         Err(error) => Err(Failure::new(Code::Invalid, format!("{}: {error}", error.code))),
@@ -89,14 +89,14 @@ fn one(eval: &Eval) -> Result<(), Failure> {
 
 fn evaluated(source: &str, scope: &dyn Scope, wants_list: bool) -> Result<Option<Value>, ExprError> {
     let expr = Expr::parse(source)?;
-    let mut budget = Budget::roomy();
+    let mut budget = Budget::generous();
     match wants_list {
         true => Ok(expr.eval_list(scope, &mut budget)?.map(Value::Array)),
         false => expr.eval(scope, &mut budget),
     }
 }
 
-/// One line for each line, whatever is in it: who sends a thousand wants a thousand answers.
+/// Prints one result per non-empty input line. Lines with errors get an error result, so that results match the input.
 fn batch(eval: &Eval) -> Result<(), Failure> {
     let reader: Box<dyn Read> = match eval.input.as_deref().filter(|file| file.as_os_str() != "-") {
         None => Box::new(std::io::stdin()),
@@ -119,20 +119,20 @@ fn answer(line: &[u8], at: Option<Timestamp>) -> Value {
         Err(error) => return bad(error.to_string()),
     };
     let Some(Value::String(source)) = row.get("expr") else {
-        return bad("the line has no `expr` that is a string".to_owned());
+        return bad("`expr` is missing or not a string".to_owned());
     };
     let none = Map::new();
     let bindings = match row.get("bindings") {
         None | Some(Value::Null) => &none,
         Some(Value::Object(bindings)) => bindings,
-        Some(_) => return bad("the `bindings` are not an object".to_owned()),
+        Some(_) => return bad("`bindings` must be an object".to_owned()),
     };
     let data = row.get("data").map_or_else(Data::nothing, Data::new);
     let scope = data.with_bindings(bindings).with_now(at.unwrap_or_else(now));
     outcome(&evaluated(source, &scope, false))
 }
 
-/// What a program is told about an evaluation.
+/// Returns the result of an evaluation as JSON.
 fn outcome(found: &Result<Option<Value>, ExprError>) -> Value {
     match found {
         Ok(Some(value)) => json!({ "result": value }),
@@ -171,7 +171,7 @@ fn now() -> Timestamp {
     Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// A file of JSON; `-` is standard input.
+/// Reads JSON from a file, or from standard input if the name is `-`.
 fn document(file: &Path) -> Result<Value, Failure> {
     let mut text = String::new();
     if file.as_os_str() == "-" {

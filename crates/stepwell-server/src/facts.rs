@@ -1,24 +1,24 @@
-//! How the store of this process is doing: sizes, free space, and how many fsyncs a second its disk does.
+//! Measurements of this process's store for the doctor: sizes, free disk space and fsyncs per second.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use stepwell::store::Store;
-use stepwell_server::api::{StoreFacts, StoreFactsOf};
+use stepwell_server::api::{StoreInfo, StoreInfoSource};
 use stepwell_sqlite::{FsyncRate, SqliteStore};
 
 use crate::start::{Opened, sqlite_path};
 
-/// How long fsyncs are measured.
+/// Duration of one fsync measurement.
 const MEASURED: Duration = Duration::from_millis(250);
-/// A measurement is good for this long: whoever asks often does not slow the store down.
+/// Time for which a measurement is reused, so that frequent queries do not slow the store down.
 const GOOD_FOR: Duration = Duration::from_secs(60);
 
 type Rate = Arc<Mutex<Option<(Instant, FsyncRate)>>>;
 
-/// What says how a store is doing.
-pub(crate) fn of(opened: &Opened, url: &str) -> StoreFactsOf {
+/// Returns the function with which the API measures the store.
+pub(crate) fn of(opened: &Opened, url: &str) -> StoreInfoSource {
     match opened {
         Opened::Sqlite(store) => {
             let (store, rate, path) = (store.clone(), Rate::default(), sqlite_path(url).unwrap_or_default());
@@ -33,11 +33,11 @@ pub(crate) fn of(opened: &Opened, url: &str) -> StoreFactsOf {
                 let store = store.clone();
                 Box::pin(async move {
                     let status = store.status().await.map_err(|error| error.to_string())?;
-                    Ok(StoreFacts {
+                    Ok(StoreInfo {
                         kind: format!("postgres {}", status.server),
                         schema: Some(status.schema.0),
                         bytes: Some(status.database_bytes),
-                        ..StoreFacts::default()
+                        ..StoreInfo::default()
                     })
                 })
             })
@@ -45,14 +45,14 @@ pub(crate) fn of(opened: &Opened, url: &str) -> StoreFactsOf {
     }
 }
 
-async fn of_sqlite(store: &SqliteStore, path: PathBuf, rate: Rate) -> Result<StoreFacts, String> {
+async fn of_sqlite(store: &SqliteStore, path: PathBuf, rate: Rate) -> Result<StoreInfo, String> {
     let said = |error: &dyn std::fmt::Display| error.to_string();
     let sizes = store.sizes().await.map_err(|error| said(&error))?;
     let schema = store.migrate().await.map_err(|error| said(&error))?;
     let measured =
         tokio::task::spawn_blocking(move || measured(&path, &rate)).await.map_err(|error| said(&error))?;
     let (free_bytes, rate) = measured?;
-    Ok(StoreFacts {
+    Ok(StoreInfo {
         kind: "sqlite".to_owned(),
         schema: Some(schema.0),
         bytes: Some(sizes.file_bytes),
@@ -78,13 +78,13 @@ fn measured(path: &Path, rate: &Rate) -> Result<(Option<u64>, FsyncRate), String
     Ok((free(&folder), rate))
 }
 
-/// The folder that a file is in.
+/// Returns the directory of a file; `.` for a bare file name.
 pub(crate) fn folder(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new(".")).to_path_buf()
 }
 
-/// Bytes that are free on the disk of a folder, for those who are not root.
+/// Returns the free bytes on the disk of a directory, not counting blocks reserved for root.
 pub(crate) fn free(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))

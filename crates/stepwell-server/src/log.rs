@@ -1,4 +1,4 @@
-//! The log: lines on standard error, for people or for programs.
+//! The log: lines on standard error, as text or JSON.
 
 use std::io::IsTerminal;
 
@@ -7,11 +7,14 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Log, LogFormat};
 use crate::exit::{Code, Failure};
 
-/// Begins to write the log. `RUST_LOG` goes before the settings.
+/// Installs the log. `RUST_LOG` overrides the setting `log.filter`.
 pub(crate) fn init(log: &Log) -> Result<(), Failure> {
     let said = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| log.filter.clone());
     let filter = EnvFilter::try_new(&said).map_err(|error| {
-        Failure::new(Code::Invalid, format!("`{said}` does not say what to log: {error}"))
+        Failure::new(
+            Code::Invalid,
+            format!("`{said}` is not a valid log filter: {error}. Example: `info,stepwell=debug`"),
+        )
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let begun = match log.format {

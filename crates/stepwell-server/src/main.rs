@@ -9,6 +9,8 @@ mod examples;
 mod exit;
 mod expr;
 mod facts;
+mod flows;
+mod keys;
 mod log;
 mod manual;
 mod output;
@@ -26,7 +28,7 @@ use crate::exit::Failure;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A durable workflow engine whose state can rest anywhere.
+/// A durable workflow engine: server, command-line client and tools.
 #[derive(Debug, Parser)]
 #[command(name = "stepwell", version)]
 struct Cli {
@@ -36,57 +38,57 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measures what the disk and the engine do here, in a file of its own that it takes away again.
+    /// Measure fsyncs and workflow steps per second on this machine, in a temporary directory next to the database.
     Bench(bench::Options),
-    /// Prints a script that lets a shell complete commands.
+    /// Print a shell completion script.
     Completions {
-        /// The shell.
+        /// Shell that the script is for.
         shell: clap_complete::Shell,
     },
-    /// Shows the configuration.
+    /// Show the effective configuration.
     Config {
         #[command(subcommand)]
         verb: config::Verb,
     },
-    /// Works on the store itself.
+    /// Manage the database: migration, status, integrity check, backup and restore.
     Db {
         #[command(subcommand)]
         verb: db::Verb,
     },
-    /// Writes the reference documentation, as it is kept in `docs/reference`.
+    /// Write the reference documentation that is checked in as `docs/reference`.
     #[command(hide = true)]
     Docs {
-        /// The folder to write to.
+        /// Directory to write to.
         folder: std::path::PathBuf,
     },
-    /// Starts a server to try things out with: SQLite in a folder, the examples, a key, and what to do next.
+    /// Start a development server with SQLite, example workflows and an API key, and print a short tutorial.
     Dev(dev::Options),
-    /// Tries out expressions.
+    /// Evaluate expressions and list the functions they can call.
     Expr {
         #[command(subcommand)]
         verb: expr::Verb,
     },
-    /// Prints the manual page, or writes a page for every command.
+    /// Print the manual page, or write one page per command.
     Man {
-        /// The folder to write a page for every command to.
+        /// Directory for one manual page per command; without it, the main page is printed.
         #[arg(long, value_name = "FOLDER")]
         dir: Option<std::path::PathBuf>,
     },
-    /// Prints the contract of the HTTP API (OpenAPI 3.1).
+    /// Print the OpenAPI 3.1 description of the HTTP API.
     Openapi,
-    /// Prints the JSON Schema of documents, for editors.
+    /// Print the JSON Schema of workflow documents, for editors.
     Schema,
-    /// Runs the server.
+    /// Start the server.
     Server {
         #[command(subcommand)]
         verb: server::Verb,
     },
-    /// Works with workflows: documents and definitions.
+    /// Validate, test and manage workflows.
     Workflow {
         #[command(subcommand)]
         verb: workflow::Verb,
     },
-    /// Prints the version.
+    /// Print the version of the program.
     Version,
 }
 
@@ -101,14 +103,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
-                output::talk(&format!("stepwell: {}", failure.message));
+                output::print_message(&format!("stepwell: {}", failure.message));
             }
             failure.code.into()
         }
     }
 }
 
-/// Every command, as it is built.
+/// Returns the complete command tree, including the verbs made from the API contract.
 fn whole(contract: &serde_json::Value) -> clap::Command {
     let mut command = cli::with_verbs(Cli::command(), contract);
     command.build();

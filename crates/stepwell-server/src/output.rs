@@ -1,4 +1,4 @@
-//! What the program prints: data on standard output, talk on standard error.
+//! Output of the program: data goes to standard output, messages for people go to standard error.
 
 use std::io::Write;
 
@@ -6,12 +6,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::exit::{Code, Failure};
 
-/// Prints a line of data. A reader that has gone away ends the program quietly: there is nobody left to tell.
+/// Prints a line of data. If the reader has closed the pipe, the program ends with code 0 and without a message.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
     print(&format!("{text}\n"))
 }
 
-/// Prints data as it is.
+/// Prints data without adding a line end.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -21,17 +21,17 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Says something to whoever watches. That nobody does is no reason to stop.
-pub(crate) fn talk(text: &str) {
+/// Prints a message to standard error. Write errors are ignored, because the message is not part of the result.
+pub(crate) fn print_message(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Says how far something has come whose length nobody knows, to whoever sits at a terminal; it is hidden from everybody else.
+/// A progress spinner with a counter, for work of unknown length. It is shown only on a terminal.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     turning("{spinner} {pos} {msg}, {elapsed}", what)
 }
 
-/// Says that something goes on, to whoever sits at a terminal.
+/// A progress spinner without a counter. It is shown only on a terminal.
 pub(crate) fn busy(what: &'static str) -> ProgressBar {
     turning("{spinner} {msg}, {elapsed}", what)
 }

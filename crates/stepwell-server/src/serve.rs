@@ -1,4 +1,4 @@
-//! Listens: takes connections in, holds each to its time and their number to a limit, and lets them finish when it is to stop.
+//! The HTTP listener: limits the number of connections, enforces their timeouts, and drains them on shutdown.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,21 +22,21 @@ use tower_service::Service;
 
 use crate::telemetry::Connections;
 
-/// How connections are held to their time. Every field has a default.
+/// Limits and timeouts of connections. Every field has a default.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// Connections at a time; whoever comes beyond that is told to come again later.
+    /// Maximum number of open connections (default: 10,000). Further ones get 503 with `Retry-After`.
     pub max_connections: usize,
-    /// How long the head of a request may take to arrive, and how long a connection may be idle.
+    /// Maximum time for the head of a request to arrive, and maximum idle time of a connection (default: 30 s).
     pub head_timeout: Duration,
-    /// How long whoever asked may take to read some of the answer.
+    /// Maximum time for which a client may stop reading a response (default: 30 s).
     pub write_timeout: Duration,
-    /// Bytes that the head of a request has at most.
+    /// Maximum size of a request's head in bytes (default: 32 KiB, at least 8 KiB).
     pub head_bytes: usize,
-    /// How long what is under way may take to finish when the server is to stop.
-    pub drain: Duration,
-    /// What counts connections.
-    pub counted_by: Connections,
+    /// Maximum time for requests in flight to finish at shutdown (default: 20 s).
+    pub shutdown_timeout: Duration,
+    /// Metrics of the connections. The default counts nothing.
+    pub connection_metrics: Connections,
 }
 
 impl Default for ServeOptions {
@@ -46,28 +46,30 @@ impl Default for ServeOptions {
             head_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             head_bytes: 32 * 1024,
-            drain: Duration::from_secs(20),
-            counted_by: Connections::default(),
+            shutdown_timeout: Duration::from_secs(20),
+            connection_metrics: Connections::default(),
         }
     }
 }
 
-/// The address that a request's connection comes from. Whoever listens by other means than [`serve`] puts it into the request's
-/// extensions; without it nothing is held to a pace by where it comes from.
+/// The address of a request's connection, as a request extension.
+///
+/// [`serve`] inserts it. A program with its own listener must insert it too; otherwise the rate limits per address do
+/// not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub IpAddr);
 
-/// How long is paused when no connection can be taken in, because the process has no file descriptors left.
+/// Pause after a failed accept, for example when the process has no file descriptors left.
 const BREATH: Duration = Duration::from_millis(50);
-/// What whoever comes beyond the limit is told.
+/// Response to connections beyond the limit.
 const FULL: &str =
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// Connections that may wait to be taken in; the system may allow fewer. Where they do not fit, whoever connects is not told, and tries
-/// again for seconds.
+/// Length of the listen backlog; the system may allow less. If the backlog is full, the kernel drops connection
+/// attempts silently, and clients retry for seconds.
 const QUEUE: u32 = 4_096;
 
-/// Begins to listen at an address.
+/// Starts listening on an address, with `SO_REUSEADDR` set.
 pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -75,8 +77,10 @@ pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(QUEUE)
 }
 
-/// Answers whoever connects, until `stop` comes; then no more connections are taken in, and those there are finish what is under
-/// way, within `drain`. Says how many did not.
+/// Serves connections until `stop` resolves.
+///
+/// Then accepts no more connections and gives the open ones `shutdown_timeout` to finish their requests. Returns the number of
+/// connections that did not finish.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -84,7 +88,8 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> io::Result<usize> {
     let graceful = GracefulShutdown::new();
-    let room = Arc::new(Semaphore::new(options.max_connections));
+    let connection_permits = Arc::new(Semaphore::new(options.max_connections));
+    // Only HTTP/1.1 without TLS: for access from other machines, a proxy in front provides TLS and HTTP/2.
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(options.head_timeout)
@@ -97,18 +102,18 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => (stream, Peer(peer.ip())),
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be taken in");
+                    tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(BREATH).await;
                     continue;
                 }
             },
         };
-        let Ok(place) = room.clone().try_acquire_owned() else {
-            options.counted_by.turn_away();
-            tokio::spawn(turn_away(stream));
+        let Ok(place) = connection_permits.clone().try_acquire_owned() else {
+            options.connection_metrics.reject_connection();
+            tokio::spawn(reject_connection(stream));
             continue;
         };
-        let open = options.counted_by.open();
+        let open = options.connection_metrics.open();
         let _ = stream.set_nodelay(true);
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(options.write_timeout));
@@ -122,7 +127,7 @@ pub async fn serve(
         let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
-            // That a client went away, or took too long, is no news.
+            // Clients that disconnect or time out are normal, so this is logged at trace level only.
             if let Err(error) = connection.await {
                 tracing::trace!(%error, "a connection ended early");
             }
@@ -133,15 +138,15 @@ pub async fn serve(
     tokio::select! {
         biased;
         () = graceful.shutdown() => Ok(0),
-        () = tokio::time::sleep(options.drain) => Ok(options.max_connections - room.available_permits()),
+        () = tokio::time::sleep(options.shutdown_timeout) => Ok(options.max_connections - connection_permits.available_permits()),
     }
 }
 
-async fn turn_away(mut stream: TcpStream) {
+async fn reject_connection(mut stream: TcpStream) {
     let told = async {
         stream.write_all(FULL.as_bytes()).await?;
         stream.shutdown().await
     };
-    // Whoever does not even read this is left alone.
+    // A client that does not read the response within a second is dropped.
     let _ = tokio::time::timeout(Duration::from_secs(1), told).await;
 }

@@ -1,12 +1,13 @@
-//! `stepwell server start`: the server, from its start until it is told to stop.
+//! `stepwell server start`: starts the server and stops it on SIGTERM or Ctrl-C.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepwell::Engine;
-use stepwell::store::TenantScope;
+use stepwell::flow::KeyRing;
+use stepwell::store::{StoreError, TenantScope};
+use stepwell::{Engine, EngineError};
 use stepwell_server::api::Server;
 use stepwell_server::serve::{self, ServeOptions};
 use tokio::net::TcpListener;
@@ -14,34 +15,36 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, Flag, Settings, Sources};
 use crate::exit::{Code, Failure};
+use crate::flows::{self, Delivery};
+use crate::keys;
 use crate::log;
-use crate::output::{self, talk};
+use crate::output::{self, print_message};
 use crate::start::{self, Opened};
 
-/// How long runs may take to come to a place where they can be let go of.
+/// Time that runs get at shutdown to reach a point where they can be released.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the collector may take to take the last spans.
+/// Time limit at shutdown for sending the last spans to the collector.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Starts the server and answers until it is told to stop (SIGTERM, Ctrl-C).
+    /// Start the server; SIGTERM or Ctrl-C stops it.
     Start(Options),
 }
 
-/// What the command line says of the server.
+/// Options that override settings of the server.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// The configuration; `stepwell.toml` is read if it is there.
+    /// Configuration file (default: `stepwell.toml`, if it exists).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where everything is kept: `sqlite:PATH` or `postgres://…`.
+    /// Database: `sqlite:PATH` or `postgres://…`.
     #[arg(long, value_name = "URL")]
     pub(crate) database_url: Option<String>,
-    /// The address to listen at; port 0 = any free one.
+    /// Address to listen on, such as `127.0.0.1:7077`; port 0 picks a free port.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
-    /// Runs that this process works on at a time; 0 = it only answers requests.
+    /// Maximum number of runs this process executes at once; 0 only serves requests.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_runs: Option<String>,
 }
@@ -69,48 +72,70 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
         let telemetry = start::telemetry(&settings, &opened)?;
         let options = start::options(&settings);
         let engine = start::engine(&settings, opened.store(), options, Some(&telemetry)).await?;
-        let server = Arc::new(start::server(&settings, &opened, &engine)?.with_telemetry(telemetry));
+        let server = start::server(&settings, &opened, &engine)?.with_telemetry(telemetry);
+        let (server, ring) = flows::add_to(server, &settings, &engine, Delivery::Here)?;
+        follow_keys(&settings, ring);
+        let server = Arc::new(server);
         let listener = listen(&settings, &server).await?;
         let url = url_of(&listener)?;
         output::line(&url)?;
-        talk(&format!(
-            "stepwell {} answers at {url}; its API is shown at {url}/docs",
+        print_message(&format!(
+            "stepwell {} listens on {url}; API documentation: {url}/docs",
             env!("CARGO_PKG_VERSION")
         ));
         until_stopped(&settings, listener, server, engine).await
     })
 }
 
+/// Reads the key file again whenever it changes, until the process ends.
+pub(crate) fn follow_keys(settings: &Settings, ring: Option<KeyRing>) {
+    if let (Some(file), Some(ring)) = (&settings.flows.key_file, ring) {
+        tokio::spawn(keys::follow(PathBuf::from(file), ring));
+    }
+}
+
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::unexpected)
 }
 
-/// The address that is listened at, as a URL.
+/// Returns the address of the listener as a URL.
 pub(crate) fn url_of(listener: &TcpListener) -> Result<String, Failure> {
     Ok(format!("http://{}", listener.local_addr().map_err(Failure::unexpected)?))
 }
 
-/// Begins to listen. Elsewhere than on this computer only if somebody could prove who they are.
+/// Starts listening. An address that is not loopback is refused until a credential exists.
 pub(crate) async fn listen(settings: &Settings, server: &Server) -> Result<TcpListener, Failure> {
     let address = settings.server.listen.as_str();
     let wrong = |why: String| Failure::new(Code::Invalid, format!("`server.listen` is `{address}`: {why}"));
     let mut found = tokio::net::lookup_host(address).await.map_err(|error| wrong(error.to_string()))?;
-    let at: SocketAddr = found.next().ok_or_else(|| wrong("it names no address".to_owned()))?;
-    if !at.ip().is_loopback() && !server.has_credentials().await? {
-        let why = "others could reach it, and nobody has a credential yet: make an API key first \
-                   (`stepwell apikey create --database-url … --name admin --permission workflow:admin`), or listen at 127.0.0.1";
+    let at: SocketAddr = found.next().ok_or_else(|| wrong("the name has no address".to_owned()))?;
+    if !at.ip().is_loopback() && !has_credentials(server).await? {
+        let why = "this address is reachable from other machines, but there is no credential yet. Create an API key first \
+                   (`stepwell apikey create admin --permission workflow:admin --database-url …`), or listen on 127.0.0.1";
         return Err(wrong(why.to_owned()));
     }
     serve::listen(at).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::new(
             Code::Conflict,
-            format!("{at} is in use: stop what listens there, or name another with `--listen`"),
+            format!("{at} is in use: stop the process that listens there, or choose another address with `--listen`"),
         ),
         _ => wrong(error.to_string()),
     })
 }
 
-/// Answers until the process is told to stop; then lets what is under way finish, and lets go of every run.
+/// Returns true if a credential exists, or if that cannot be read now: the database node of the server's own tenant may
+/// be down. Every request needs a credential in any case.
+async fn has_credentials(server: &Server) -> Result<bool, Failure> {
+    match server.has_credentials().await {
+        Err(EngineError::Store(StoreError::Unavailable(why))) => {
+            tracing::warn!(why, "the API keys of the server's own tenant could not be read");
+            Ok(true)
+        }
+        found => Ok(found?),
+    }
+}
+
+/// Serves requests until SIGTERM or Ctrl-C. Then finishes the requests in flight and releases every run.
 pub(crate) async fn until_stopped(
     settings: &Settings,
     listener: TcpListener,
@@ -122,8 +147,8 @@ pub(crate) async fn until_stopped(
         max_connections: from.max_connections,
         head_timeout: from.head_timeout.0,
         write_timeout: from.write_timeout.0,
-        drain: from.drain.0,
-        counted_by: server.telemetry().connections(),
+        shutdown_timeout: from.shutdown_timeout.0,
+        connection_metrics: server.telemetry().connections(),
         ..ServeOptions::default()
     };
     let telemetry = server.telemetry().clone();
@@ -134,20 +159,22 @@ pub(crate) async fn until_stopped(
             _ = terminated.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         }
-        talk("stopping: what is under way may finish");
-        // Whoever waits for something is answered with how it stands.
+        print_message("stopping: finishing requests in flight");
+        // Requests that wait for a run are answered with the run's current state.
         stopping.stop();
     };
     let left = serve::serve(listener, server.router(), options, stop).await.map_err(Failure::unexpected)?;
     if left > 0 {
-        talk(&format!("{left} connections did not finish in time"));
+        print_message(&format!(
+            "{left} connections did not finish within `server.shutdown_timeout` and were closed"
+        ));
     }
     engine.stop(GRACE).await;
     telemetry.flush(LAST_SPANS).await;
     Ok(())
 }
 
-/// The tenant that the server itself belongs to.
+/// Returns the scope of the server's own tenant.
 pub(crate) fn home() -> TenantScope {
     TenantScope::single()
 }

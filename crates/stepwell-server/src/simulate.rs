@@ -1,56 +1,58 @@
-//! `stepwell workflow test` and `stepwell workflow simulate`: documents are run with no side effects.
+//! `stepwell workflow test` and `stepwell workflow simulate`: run workflow documents without side effects.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
-use stepwell::core::document::{self, Case, Document};
-use stepwell::simulate::{Coverage, How, Simulated, Simulation, Step, TestReport, Uncovered};
+use stepwell::core::document::{self, Case, WorkflowSource};
+use stepwell::simulate::{
+    AnswerSource, Coverage, Simulated, SimulatedStep, Simulation, TestReport, Uncovered,
+};
 
 use crate::exit::{Code, Failure};
 use crate::output;
 use crate::workflow::{invalid, load_document, read};
 
-/// Runs the test cases of documents.
+/// Options of `workflow test`.
 #[derive(Debug, Args)]
 pub(crate) struct Test {
-    /// Documents (YAML or JSON); `-` reads standard input.
+    /// Workflow documents (YAML or JSON); `-` reads standard input.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Runs only the case of this name.
+    /// Run only the test case with this name.
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// Fails unless the cases come to every step.
+    /// Fail unless the test cases cover every step.
     #[arg(long, conflicts_with = "case")]
     full: bool,
-    /// A document that really runs where it is called or started; may be given several times.
+    /// Workflow document that is executed, not mocked, where a step calls or starts it; may be repeated.
     #[arg(long = "with", value_name = "FILE")]
     others: Vec<PathBuf>,
-    /// Prints the result as JSON, one line per file.
+    /// Print the result as JSON, one line per file.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs a document once.
+/// Options of `workflow simulate`.
 #[derive(Debug, Args)]
 pub(crate) struct Simulate {
-    /// The document (YAML or JSON); `-` reads standard input.
+    /// Workflow document (YAML or JSON); `-` reads standard input.
     file: PathBuf,
-    /// What the run is started with, as JSON or YAML; `-` reads standard input.
+    /// File with the input of the run (JSON or YAML); `-` reads standard input.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Takes mocks, what is given and what happens from the test case of this name.
+    /// Take mocks, initial data and events from the test case with this name.
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// A document that really runs where it is called or started; may be given several times.
+    /// Workflow document that is executed, not mocked, where a step calls or starts it; may be repeated.
     #[arg(long = "with", value_name = "FILE")]
     others: Vec<PathBuf>,
-    /// Prints everything as JSON.
+    /// Print the simulation as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the cases of every file; what cannot be read is told after all the others were run.
+/// Runs the test cases of every file. Invalid files are reported after all others have run.
 pub(crate) fn test(test: &Test) -> Result<(), Failure> {
     let runtime = runtime()?;
     let (mut wrong, mut names) = (Vec::new(), Vec::new());
@@ -91,9 +93,9 @@ pub(crate) fn test(test: &Test) -> Result<(), Failure> {
     let message = match (failed, holes) {
         (0, holes) if !test.full || holes == 0 => return Ok(()),
         (0, holes) => {
-            format!("the cases of {holes} of {} documents do not come to every step", test.files.len())
+            format!("the test cases of {holes} of {} documents do not cover every step", test.files.len())
         }
-        (failed, _) => format!("{failed} of {ran} cases failed"),
+        (failed, _) => format!("{failed} of {ran} test cases failed"),
     };
     Err(Failure::new(Code::Failed, if test.json { String::new() } else { message }))
 }
@@ -104,7 +106,7 @@ fn show_report(file: &Path, report: &TestReport, test: &Test) -> Result<(), Fail
         line["file"] = json!(file);
         line["valid"] = json!(true);
         line["passed"] = json!(report.passed() && (!test.full || report.coverage.has_every_step()));
-        // What has come as expected need not be looked at.
+        // The details of passed cases are left out.
         for case in line["cases"].as_array_mut().into_iter().flatten().filter(|case| case["passed"] == true) {
             case.as_object_mut().map(|case| case.remove("simulated"));
         }
@@ -118,7 +120,7 @@ fn show_report(file: &Path, report: &TestReport, test: &Test) -> Result<(), Fail
         case.failures.iter().try_for_each(|failure| output::line(&format!("            {failure}")))?;
     }
     if report.cases.is_empty() {
-        output::line("  there are no test cases")?;
+        output::line("  no test cases")?;
     }
     show_coverage(&report.coverage, test.case.is_none())
 }
@@ -138,20 +140,20 @@ fn show_coverage(coverage: &Coverage, with_list: bool) -> Result<(), Failure> {
 
 fn no_case(name: &str, names: &[String]) -> Failure {
     let known = match names.is_empty() {
-        true => "there are no test cases".to_owned(),
+        true => "the documents have no test cases".to_owned(),
         false => format!(
-            "there are {}",
+            "the test cases are {}",
             names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
         ),
     };
     Failure::new(Code::NotFound, format!("there is no test case `{name}`: {known}"))
 }
 
-/// Runs a document once, and shows what it did.
+/// Runs a workflow document once and shows its steps.
 pub(crate) fn simulate(options: &Simulate) -> Result<(), Failure> {
     let is_stdin = |file: &Path| file.as_os_str() == "-";
     if is_stdin(&options.file) && options.input.as_deref().is_some_and(is_stdin) {
-        let message = "the document and the input cannot both come from standard input";
+        let message = "the document and `--input` cannot both be read from standard input";
         return Err(Failure::new(Code::Invalid, message));
     }
     let document = load_document(&options.file, &read(&options.file)?).map_err(invalid)?;
@@ -178,7 +180,7 @@ pub(crate) fn simulate(options: &Simulate) -> Result<(), Failure> {
     }
     match &simulated.error {
         Some(error) => {
-            let message = if options.json { String::new() } else { format!("the run has failed: {error}") };
+            let message = if options.json { String::new() } else { format!("the run failed: {error}") };
             Err(Failure::new(Code::Failed, message))
         }
         None => Ok(()),
@@ -206,17 +208,17 @@ fn show(simulated: &Simulated) -> Result<(), Failure> {
     show_coverage(&simulated.coverage, false)
 }
 
-fn show_step(step: &Step) -> Result<(), Failure> {
+fn show_step(step: &SimulatedStep) -> Result<(), Failure> {
     let workflow = step.workflow.as_ref().map(|name| format!("{name}/")).unwrap_or_default();
     let mut line = format!("{}  {workflow}{}  {}", step.at, step.step, step.kind);
     line.extend(step.action.iter().filter(|action| **action != step.kind).map(|action| format!(" {action}")));
-    line.extend(step.attempt.filter(|attempt| *attempt > 1).map(|attempt| format!(", try {attempt}")));
+    line.extend(step.attempt.filter(|attempt| *attempt > 1).map(|attempt| format!(", attempt {attempt}")));
     line.extend(step.way.iter().map(|way| format!(": {way}")));
     line.push_str(match step.how {
-        Some(How::Mocked) => " (mocked)",
-        Some(How::Recorded) => " (only noted)",
-        Some(How::NotMocked) => " (not mocked)",
-        Some(How::Real) | None => "",
+        Some(AnswerSource::Mocked) => " (mocked)",
+        Some(AnswerSource::Recorded) => " (recorded, not executed)",
+        Some(AnswerSource::NotMocked) => " (not mocked)",
+        Some(AnswerSource::Real) | None => "",
     });
     output::line(&line)?;
     let rows: [(&str, Option<String>); 3] = [
@@ -230,7 +232,7 @@ fn show_step(step: &Step) -> Result<(), Failure> {
 
 fn with_others(simulation: Simulation, files: &[PathBuf]) -> Result<Simulation, Failure> {
     files.iter().try_fold(simulation, |simulation, file| {
-        let other: Document = load_document(file, &read(file)?).map_err(invalid)?;
+        let other: WorkflowSource = load_document(file, &read(file)?).map_err(invalid)?;
         Ok(simulation.with(other.definition().clone()))
     })
 }

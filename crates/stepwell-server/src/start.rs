@@ -1,54 +1,37 @@
-//! Puts the server together from its settings: the store, the engine with its actions, flows, and the API.
+//! Builds the server from its settings: store, engine with actions, flows and API.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use stepwell::flow::{Durable, Handle, Key, KeyRing, Sealed};
-use stepwell::store::{BatchMeter, Instruments, Store, TenantId, TenantScope};
+use stepwell::store::{BatchMeter, Instruments, SchemaVersion, Store, StoreError, TenantId, TenantScope};
 use stepwell::{Engine, EnvironmentSecrets, FileSecrets, Options, Secrets};
-use stepwell_postgres::PostgresStore;
+use stepwell_postgres::{OpenError as OpenPostgresError, PostgresStore, tokio_postgres};
 use stepwell_server::actions::{self, HttpOptions};
 use stepwell_server::api::{ApiOptions, IssuerOptions, KeySource, Quota, Server, TenantOf};
-use stepwell_server::outlets::{Mailer, Security};
+use stepwell_server::outlets::{Mailer, MailerBuilder, Security};
 use stepwell_server::telemetry::{Sampler, Telemetry, TraceOptions};
 use stepwell_sqlite::{OpenError, SqliteStore};
 
-use crate::config::{self, MailSecurity, Oidc, Settings};
+use crate::config::{self, Database, MailSecurity, Oidc, Settings};
 use crate::exit::{Code, Failure};
 use crate::facts;
 
-/// How long whoever starts or resumes a flow waits at most for its next pause, if requests may wait that long.
-const SETTLE: Duration = Duration::from_secs(30);
-
-/// A store that is open, as what it is.
+/// An open store with its concrete type.
 pub(crate) enum Opened {
-    /// An SQLite file.
     Sqlite(Arc<SqliteStore>),
-    /// PostgreSQL.
     Postgres(Arc<PostgresStore>),
 }
 
 impl Opened {
-    /// Opens the store that a URL names; what is not there yet is made.
+    /// Opens the store of `database.url`. Creates the SQLite file and its directory if they do not exist.
     pub(crate) async fn open(settings: &Settings) -> Result<Self, Failure> {
         let url = settings.database.url.as_str();
         if let Some(path) = sqlite_path(url) {
             return Self::open_sqlite(&path);
         }
-        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
-            let why = format!("`{url}` names no store: write `sqlite:PATH` or `postgres://…`");
-            return Err(Failure::new(Code::Invalid, why));
-        }
-        let options = stepwell_postgres::Options {
-            schema: settings.database.schema.clone(),
-            migrate_as: Some(settings.database.migrate_url.clone().unwrap_or_else(|| url.to_owned())),
-            ..stepwell_postgres::Options::default()
-        };
+        let options = postgres_options(&settings.database)?;
         let store = PostgresStore::open_with(url, options).await;
-        let store = store.map_err(|error| {
-            Failure::new(Code::Unreachable, format!("the store cannot be opened: {error}"))
-        })?;
+        let store = store.map_err(|error| refused_database(&settings.database, &error))?;
         Ok(Opened::Postgres(Arc::new(store)))
     }
 
@@ -59,7 +42,9 @@ impl Opened {
         }
         let store = SqliteStore::open(path).map_err(|error| match &error {
             OpenError::InUse { .. } => {
-                let why = format!("{error}. If a server has it, ask that: `--server http://127.0.0.1:7077`");
+                let why = format!(
+                    "{error}. If a server uses it, send the request there: `--server http://127.0.0.1:7077`"
+                );
                 Failure::new(Code::Conflict, why)
             }
             _ => Failure::unexpected(error),
@@ -67,19 +52,19 @@ impl Opened {
         Ok(Opened::Sqlite(Arc::new(store)))
     }
 
-    /// Counts what it writes, and looks how it is doing whenever somebody asks for the metrics.
-    fn measured_by(&self, telemetry: &Telemetry) {
+    /// Counts the store's writes, and registers gauges that are read with each metrics request.
+    fn set_meter(&self, telemetry: &Telemetry) {
         let (meter, with) = (BatchMeter::new(telemetry.recorder()), Instruments(telemetry.recorder()));
         let gauge = |name, about, labels: &[_]| with.gauge(name, about, labels);
         match self {
             Opened::Sqlite(store) => {
-                store.measured_by(meter);
-                let about = "How large the database is, and the log beside it.";
+                store.set_meter(meter);
+                let about = "Size of the database file and of its write-ahead log, in bytes.";
                 let bytes = |part| gauge("stepwell_store_bytes", about, &[("part", part)]);
                 let (file, log) = (bytes("database"), bytes("log"));
-                let waiting = gauge("stepwell_store_waiting", "Writes that wait for the writer.", &[]);
+                let waiting = gauge("stepwell_store_waiting", "Writes queued for the database writer.", &[]);
                 let store = Arc::downgrade(store);
-                telemetry.at_each_look(move || {
+                telemetry.on_scrape(move || {
                     let Some(store) = store.upgrade() else { return };
                     waiting.set(store.waiting() as f64);
                     let (in_file, in_log) = store.bytes();
@@ -88,15 +73,16 @@ impl Opened {
                 });
             }
             Opened::Postgres(store) => {
-                store.measured_by(meter);
-                let about = "Connections to the database, by what they do.";
+                store.set_meter(meter);
+                let about = "Open database connections, by state.";
                 let connections = |state| gauge("stepwell_store_connections", about, &[("state", state)]);
                 let (busy, idle) = (connections("busy"), connections("idle"));
                 let most =
-                    gauge("stepwell_store_connections_max", "Connections to the database at most.", &[]);
-                let waiting = gauge("stepwell_store_waiting", "How many wait for a connection.", &[]);
+                    gauge("stepwell_store_connections_max", "Maximum number of database connections.", &[]);
+                let waiting =
+                    gauge("stepwell_store_waiting", "Tasks waiting for a database connection.", &[]);
                 let store = Arc::downgrade(store);
-                telemetry.at_each_look(move || {
+                telemetry.on_scrape(move || {
                     let Some(used) = store.upgrade().map(|store| store.pool()) else { return };
                     busy.set(used.busy as f64);
                     idle.set(used.open.saturating_sub(used.busy) as f64);
@@ -115,36 +101,103 @@ impl Opened {
     }
 }
 
-/// The file that a URL names: `sqlite:PATH`, `sqlite://PATH`.
+/// Returns the file of a URL `sqlite:PATH` or `sqlite://PATH`; `None` for other URLs.
 pub(crate) fn sqlite_path(url: &str) -> Option<PathBuf> {
     let path = url.strip_prefix("sqlite:")?;
     let path = path.strip_prefix("//").unwrap_or(path);
     (!path.is_empty()).then(|| PathBuf::from(path))
 }
 
-/// How the engine works.
+/// Returns the options to open a PostgreSQL database. Without `database.migrate_url` nothing migrates it.
+fn postgres_options(database: &Database) -> Result<stepwell_postgres::Options, Failure> {
+    let url = database.url.as_str();
+    if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+        let why = format!("`{url}` is not a database URL: write `sqlite:PATH` or `postgres://…`");
+        return Err(Failure::new(Code::Invalid, why));
+    }
+    Ok(stepwell_postgres::Options {
+        schema: database.schema.clone(),
+        migrate_as: database.migrate_url.clone(),
+        ..stepwell_postgres::Options::default()
+    })
+}
+
+/// Creates or migrates the tables of a PostgreSQL database as their owner, grants the engine's role its rights, and
+/// returns the schema version. The owner is the role of `database.migrate_url`, and the engine's role that of
+/// `database.url`. With `grant_to`, that is the engine's role. Then `database.url` may be the owner's.
+pub(crate) async fn migrate_postgres(
+    database: &Database,
+    grant_to: Option<&str>,
+) -> Result<SchemaVersion, Failure> {
+    let options = postgres_options(database)?;
+    let refused = |error: OpenPostgresError| refused_database(database, &error);
+    let owner = match (&database.migrate_url, grant_to) {
+        (Some(owner), _) => owner,
+        (None, Some(_)) => &database.url,
+        // The tables are up to date, or this fails and names the missing setting.
+        (None, None) => {
+            let store = PostgresStore::open_with(&database.url, options).await.map_err(refused)?;
+            return Ok(store.migrate().await?);
+        }
+    };
+    let role = match grant_to {
+        Some(role) => role.to_owned(),
+        None => database
+            .url
+            .parse::<tokio_postgres::Config>()
+            .ok()
+            .and_then(|config| config.get_user().map(str::to_owned))
+            .unwrap_or_default(),
+    };
+    PostgresStore::migrate_as(owner, &role, &options).await.map_err(refused)
+}
+
+/// Returns the failure for a PostgreSQL database that cannot be opened or migrated. It names the settings to change.
+fn refused_database(database: &Database, error: &OpenPostgresError) -> Failure {
+    let roles = "set `database.url` to a role that owns nothing, and `database.migrate_url` to the role that owns the \
+                 tables (`stepwell db migrate --grant-to ROLE` migrates as the role of `database.url`)";
+    let (code, advice) = match error {
+        OpenPostgresError::Unreachable(_) => (Code::Unreachable, None),
+        OpenPostgresError::SeesAll { .. } => (Code::Invalid, Some(roles)),
+        OpenPostgresError::Store(StoreError::Schema(_)) if database.migrate_url.is_none() => {
+            let missing = "`database.migrate_url` is not set: set it to the URL of the role that owns the tables, or \
+                           run `stepwell db migrate --grant-to ROLE` as the role that owns the tables";
+            (Code::Invalid, Some(missing))
+        }
+        OpenPostgresError::Store(StoreError::Schema(_))
+        | OpenPostgresError::Config(_)
+        | OpenPostgresError::TooOld { .. } => (Code::Invalid, None),
+        OpenPostgresError::Store(_) => (Code::Unreachable, None),
+    };
+    let advice = advice.map(|advice| format!(". {advice}")).unwrap_or_default();
+    Failure::new(code, format!("cannot open the database: {error}{advice}"))
+}
+
+/// Returns the engine options of the settings.
 pub(crate) fn options(settings: &Settings) -> Options {
-    let settings = &settings.engine;
+    let (settings, flows) = (&settings.engine, &settings.flows);
     Options {
         max_runs: settings.max_runs,
         lease_ms: settings.lease.ms(),
         retention_ms: settings.retention.map(crate::config::Span::ms),
+        handle_retention_ms: flows.handle_retention.ms(),
+        idempotency_key_ttl_ms: settings.idempotency_key_ttl.ms(),
         ..Options::default()
     }
 }
 
-/// What is counted and traced, of the store too. Spans are sent in the background of the runtime that this is called in.
+/// Creates metrics and traces, including those of the store. Spans are sent by a task of the current runtime.
 pub(crate) fn telemetry(settings: &Settings, opened: &Opened) -> Result<Arc<Telemetry>, Failure> {
     let wrong = |why: String| Failure::new(Code::Invalid, format!("telemetry: {why}"));
     let telemetry = match traces(&settings.telemetry).map_err(wrong)? {
         Some(options) => Telemetry::traced(options).map_err(|error| wrong(error.to_string()))?,
         None => Telemetry::new(),
     };
-    opened.measured_by(&telemetry);
+    opened.set_meter(&telemetry);
     Ok(Arc::new(telemetry))
 }
 
-/// Where traces go, if they go anywhere.
+/// Returns the trace options, or `None` if traces are disabled or have no endpoint.
 fn traces(from: &config::Telemetry) -> Result<Option<TraceOptions>, String> {
     let url = match (&from.traces_endpoint, &from.endpoint) {
         _ if from.disabled => return Ok(None),
@@ -152,11 +205,11 @@ fn traces(from: &config::Telemetry) -> Result<Option<TraceOptions>, String> {
         (None, Some(base)) => format!("{}/v1/traces", base.trim_end_matches('/')),
         (None, None) => return Ok(None),
     };
-    // A collector tells the two from one another by the content type, at the same address.
+    // Collectors accept both at the same address and distinguish them by content type, so JSON works for either.
     if !matches!(from.protocol.as_str(), "http/json" | "http/protobuf") {
         let protocol = &from.protocol;
         return Err(format!(
-            "`telemetry.protocol` is `{protocol}`: spans are sent by `http/json`, to the collector's port for HTTP"
+            "`telemetry.protocol` is `{protocol}`: use `http/json` and the collector's HTTP port"
         ));
     }
     Ok(Some(TraceOptions {
@@ -169,20 +222,21 @@ fn traces(from: &config::Telemetry) -> Result<Option<TraceOptions>, String> {
     }))
 }
 
-/// `name=value,…`, the values percent-encoded where they have to be.
+/// Parses `name=value,…`. Values may be percent-encoded.
 fn pairs(setting: &str, text: Option<&str>) -> Result<Vec<(String, String)>, String> {
     let parts = text.unwrap_or_default().split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| {
-            let (name, value) =
-                part.split_once('=').ok_or_else(|| format!("`{setting}` is `name=value,…`"))?;
+            let (name, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("`{setting}` must have the form `name=value,…`"))?;
             let value = percent_encoding::percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
             Ok((name.trim().to_owned(), value))
         })
         .collect()
 }
 
-/// An engine with every action that the settings allow.
+/// Starts an engine with the actions that the settings enable.
 pub(crate) async fn engine(
     settings: &Settings,
     store: Arc<dyn Store>,
@@ -220,11 +274,19 @@ pub(crate) async fn engine(
 }
 
 fn mailer(settings: &Settings) -> Result<Option<Mailer>, Failure> {
+    let wrong = |why: String| Failure::new(Code::Invalid, why);
+    let Some(builder) = mailer_builder(settings)? else { return Ok(None) };
+    builder.build().map(Some).map_err(|error| wrong(format!("mail: {error}")))
+}
+
+/// Returns the SMTP client of the settings, or `None` if there is none.
+pub(crate) fn mailer_builder(settings: &Settings) -> Result<Option<MailerBuilder>, Failure> {
     let mail = &settings.mail;
     let wrong = |why: String| Failure::new(Code::Invalid, why);
     let Some(host) = &mail.host else { return Ok(None) };
-    let from =
-        mail.from.as_ref().ok_or_else(|| wrong("`mail.from` says who mails are from: set it".to_owned()))?;
+    let from = mail.from.as_ref().ok_or_else(|| {
+        wrong("`mail.host` is set, but not the sender address `mail.from`: set it".to_owned())
+    })?;
     let mut builder = Mailer::builder(host.as_str(), from.as_str());
     if let Some(port) = mail.port {
         builder = builder.port(port);
@@ -238,13 +300,13 @@ fn mailer(settings: &Settings) -> Result<Option<Mailer>, Failure> {
         (Some(user), Some(password)) => builder = builder.credentials(user.as_str(), password.as_str()),
         (None, None) => {}
         _ => {
-            return Err(wrong("`mail.user` and `mail.password` go together: set both or neither".to_owned()));
+            return Err(wrong("set both `mail.user` and `mail.password`, or neither".to_owned()));
         }
     }
-    builder.build().map(Some).map_err(|error| wrong(format!("mail: {error}")))
+    Ok(Some(builder))
 }
 
-/// Secrets of files go before those of the environment.
+/// Looks up secrets in files first, then in the environment.
 struct FoldersThenEnvironment {
     folder: Option<FileSecrets>,
     environment: EnvironmentSecrets,
@@ -269,7 +331,7 @@ impl Secrets for FoldersThenEnvironment {
     }
 }
 
-/// The API of an engine.
+/// Creates the API server of an engine, without flows.
 pub(crate) fn server(settings: &Settings, opened: &Opened, engine: &Engine) -> Result<Server, Failure> {
     let from = &settings.server;
     let options = ApiOptions {
@@ -279,8 +341,8 @@ pub(crate) fn server(settings: &Settings, opened: &Opened, engine: &Engine) -> R
         max_wait: from.max_wait.0,
         requests_per_second: from.requests_per_second,
         burst: from.burst,
-        open_per_second: from.open_per_second,
-        guesses_per_minute: from.guesses_per_minute,
+        anonymous_requests_per_second: from.anonymous_requests_per_second,
+        auth_failures_per_minute: from.auth_failures_per_minute,
         proxies: from.trusted_proxies.clone(),
         quota: Quota {
             api_keys: settings.quota.api_keys,
@@ -293,20 +355,10 @@ pub(crate) fn server(settings: &Settings, opened: &Opened, engine: &Engine) -> R
     let issuers = settings.auth.oidc.iter().map(issuer).collect::<Result<_, _>>()?;
     let server = Server::new(engine.clone(), options).with_issuers(issuers);
     let server = server.map_err(|error| Failure::new(Code::Invalid, format!("auth.oidc: {error}")))?;
-    let server = server.with_store_facts(facts::of(opened, &settings.database.url));
-    let Some(file) = &settings.flows.key_file else { return Ok(server) };
-    let ring = ring(Path::new(file))?;
-    let flows = stepwell::flow::Flows::builder(engine, ring)
-        .strategy("sealed", Sealed::new())
-        .strategy("handle", Handle::new())
-        .strategy("durable", Durable::new().settle(settings.server.max_wait.0.min(SETTLE)))
-        .begin_with("durable")
-        .build()
-        .map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
-    Ok(server.with_flows(flows))
+    Ok(server.with_store_info(facts::of(opened, &settings.database.url)))
 }
 
-/// An issuer as the settings have it.
+/// Converts an issuer of the settings to its options.
 fn issuer(from: &Oidc) -> Result<IssuerOptions, Failure> {
     let wrong =
         |why: String| Failure::new(Code::Invalid, format!("auth.oidc: issuer `{}`: {why}", from.name));
@@ -328,35 +380,14 @@ fn issuer(from: &Oidc) -> Result<IssuerOptions, Failure> {
     options.keys = keys;
     options.audiences = from.audience.all();
     options.roles.clone_from(&from.roles);
-    let Oidc { algorithms, leeway, permissions_claim, actor_claim, refresh, keep, .. } = from.clone();
+    let Oidc { algorithms, leeway, permissions_claim, roles_claim, actor_claim, refresh, max_stale, .. } =
+        from.clone();
+    options.roles_claim = roles_claim;
     options.algorithms = algorithms.unwrap_or(options.algorithms);
     options.permissions_claim = permissions_claim.unwrap_or(options.permissions_claim);
     options.actor_claim = actor_claim.unwrap_or(options.actor_claim);
     options.leeway = leeway.map_or(options.leeway, |span| span.0);
     options.refresh = refresh.map_or(options.refresh, |span| span.0);
-    options.keep = keep.map_or(options.keep, |span| span.0);
+    options.max_stale = max_stale.map_or(options.max_stale, |span| span.0);
     Ok(options)
-}
-
-/// The keys that seal tokens: one `id:key` a line, the first for writing.
-fn ring(file: &Path) -> Result<KeyRing, Failure> {
-    let wrong = |why: String| Failure::new(Code::Invalid, format!("{}: {why}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    let mut keys = Vec::new();
-    for (number, line) in
-        text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
-    {
-        let (id, key) = line
-            .trim()
-            .split_once(':')
-            .ok_or_else(|| wrong(format!("line {}: write `id:key`", number + 1)))?;
-        keys.push(Key::read(id, key).map_err(|error| wrong(format!("line {}: {error}", number + 1)))?);
-    }
-    let mut keys = keys.into_iter();
-    let first = keys.next().ok_or_else(|| wrong("there is no key in it".to_owned()))?;
-    let ring = KeyRing::new(first);
-    for key in keys {
-        ring.accept(key).map_err(|error| wrong(error.to_string()))?;
-    }
-    Ok(ring)
 }

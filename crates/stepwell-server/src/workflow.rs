@@ -1,4 +1,4 @@
-//! `stepwell workflow …`: works with documents and definitions.
+//! `stepwell workflow …`: the verbs that work on files, without a server.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
-use stepwell::core::document::{self, Bundle, Document, Place};
+use stepwell::core::document::{self, Bundle, Position, WorkflowSource};
 use stepwell::core::graph::Graph;
 use stepwell::core::{Definition, Limits, Spec};
 use stepwell::store::MemoryStore;
@@ -17,81 +17,79 @@ use crate::{output, simulate};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Checks workflows and says everything that is wrong with them, with line and column.
+    /// Validate workflows and report all problems with line and column.
     Validate {
-        /// Documents or bundles of them (YAML or JSON), or definitions (JSON); `-` reads standard input.
+        /// Workflow documents or bundles (YAML or JSON), or definitions (JSON); `-` reads standard input.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Prints the result as JSON, one line per file.
+        /// Print the result as JSON, one line per file.
         #[arg(long)]
         json: bool,
     },
-    /// Draws a workflow.
+    /// Draw a workflow as a Mermaid diagram.
     Graph {
-        /// A document or a definition; `-` reads standard input.
+        /// Workflow document or definition; `-` reads standard input.
         file: PathBuf,
-        /// Prints the graph as JSON instead of Mermaid.
+        /// Print the graph as JSON instead of Mermaid.
         #[arg(long)]
         json: bool,
     },
-    /// Writes a document as YAML or JSON; comments are not kept.
+    /// Convert a workflow document to YAML or JSON; comments are lost.
     Convert {
-        /// The document; `-` reads standard input.
+        /// Workflow document; `-` reads standard input.
         file: PathBuf,
-        /// What to write.
+        /// Format of the output: `yaml` or `json`.
         #[arg(long)]
         to: Format,
     },
-    /// Says what the expressions of a step can read.
+    /// List the names that the expressions of a step can read.
     Scope {
-        /// The document; `-` reads standard input.
+        /// Workflow document; `-` reads standard input.
         file: PathBuf,
-        /// The step's id.
+        /// Id of the step.
         step: String,
-        /// Prints the result as JSON.
+        /// Print the result as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Says what differs between two workflows: steps are found again by their ids.
+    /// Compare two workflow documents; steps are matched by id.
     Diff {
-        /// The first document; `-` reads standard input.
+        /// First workflow document; `-` reads standard input.
         from: PathBuf,
-        /// The second document; `-` reads standard input.
+        /// Second workflow document; `-` reads standard input.
         to: PathBuf,
-        /// Prints the differences as JSON.
+        /// Print the differences as JSON.
         #[arg(long)]
         json: bool,
-        /// Ends with code 4 if there are any.
+        /// End with exit code 4 if there are differences.
         #[arg(long)]
         exit_code: bool,
     },
-    /// Puts documents together in one file that can be imported elsewhere.
+    /// Combine workflow documents into one file for `workflow import`.
     Bundle {
-        /// Documents or bundles; `-` reads standard input.
+        /// Workflow documents or bundles; `-` reads standard input.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// What to write.
+        /// Format of the bundle: `yaml` or `json`.
         #[arg(short = 'o', long, default_value = "yaml")]
         output: Format,
     },
-    /// Runs the test cases of documents with no side effects, and says which steps and branches they do not come to.
+    /// Run the test cases of workflow documents without side effects, and report the steps and branches not covered.
     Test(simulate::Test),
-    /// Runs a document with no side effects, and shows each step's input and output.
+    /// Simulate a run of a workflow document without side effects, and show input and output of each step.
     Simulate(simulate::Simulate),
-    /// Lists the actions that the server has, with what they take and give.
+    /// List the built-in actions of the server.
     Actions {
-        /// Prints everything that is known of them as JSON.
+        /// Print the actions with their schemas as JSON.
         #[arg(long)]
         json: bool,
     },
 }
 
-/// How a document is written.
+/// A text format of workflow documents.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Format {
-    /// YAML.
     Yaml,
-    /// JSON.
     Json,
 }
 
@@ -109,12 +107,12 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     }
 }
 
-/// Prints a value over several lines.
+/// Prints a value as indented JSON.
 pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
     output::line(&serde_json::to_string_pretty(value).map_err(Failure::unexpected)?)
 }
 
-/// A workflow that cannot be used: what is wrong with it, for programs and for people.
+/// The problems of an invalid workflow: as JSON for programs, and as a message for people.
 pub(crate) struct Wrong {
     pub(crate) problems: Vec<Value>,
     pub(crate) message: String,
@@ -134,7 +132,7 @@ fn validate_all(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
                 if as_json {
                     output::line(&json!({"valid": false, "problems": found.problems}).to_string())?;
                 }
-                wrong.push(told(files, file, &found));
+                wrong.push(problem_text(files, file, &found));
             }
         }
     }
@@ -145,8 +143,8 @@ fn validate_all(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     }
 }
 
-/// What is wrong, with the name of the file if there are several.
-fn told(files: &[PathBuf], file: &Path, wrong: &Wrong) -> String {
+/// Returns the message, with the file name in front if several files are checked.
+fn problem_text(files: &[PathBuf], file: &Path, wrong: &Wrong) -> String {
     let name = if files.len() > 1 { format!("{}: ", file.display()) } else { String::new() };
     format!("{name}{}", wrong.message)
 }
@@ -176,55 +174,55 @@ fn valid(definition: &Definition, as_json: bool) -> String {
     let mut line = format!("{name}: valid, hash {hash}");
     if !others.is_empty() {
         let others: Vec<_> = others.iter().map(|name| format!("`{name}`")).collect();
-        line = format!("{line}; calls {}, which the engine has to be given", others.join(", "));
+        line = format!("{line}; calls actions that are not built in: {}", others.join(", "));
     }
     line
 }
 
-/// Reads a workflow, whatever it is written as.
+/// Reads a workflow document or a definition, and checks its action calls.
 fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
     if is_document(text) {
         return Ok(load_document(file, text)?.definition().clone());
     }
     let definition = build(text)?;
     let placed = check_calls(&definition, &known_actions()).into_iter().map(|problem| (None, problem));
-    miscalled(placed.collect())?;
+    reject_invalid_calls(placed.collect())?;
     Ok(definition)
 }
 
-/// Reads a document whose calls fit.
-pub(crate) fn load_document(file: &Path, text: &str) -> Result<Document, Wrong> {
+/// Reads a workflow document, and checks its triggers and action calls.
+pub(crate) fn load_document(file: &Path, text: &str) -> Result<WorkflowSource, Wrong> {
     let document = read_document(file, text)?;
-    mistimed(std::slice::from_ref(&document))?;
-    miscalled(miscalls(&document, &known_actions()))?;
+    check_triggers(std::slice::from_ref(&document))?;
+    reject_invalid_calls(miscalls(&document, &known_actions()))?;
     Ok(document)
 }
 
-/// Reads a bundle of documents whose calls fit.
+/// Reads a bundle, and checks the triggers and action calls of its documents.
 fn load_bundle(text: &str) -> Result<Bundle, Wrong> {
     let bundle = Bundle::read(text).map_err(|found| problems(&found))?;
-    mistimed(bundle.items())?;
+    check_triggers(bundle.items())?;
     let known = known_actions();
-    miscalled(bundle.items().iter().flat_map(|item| miscalls(item, &known)).collect())?;
+    reject_invalid_calls(bundle.items().iter().flat_map(|item| miscalls(item, &known)).collect())?;
     Ok(bundle)
 }
 
-/// What is wrong with triggers, if anything is.
-fn mistimed(documents: &[Document]) -> Result<(), Wrong> {
+/// Checks the triggers of documents.
+fn check_triggers(documents: &[WorkflowSource]) -> Result<(), Wrong> {
     let wrong: Vec<_> = documents.iter().flat_map(check_document_triggers).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(problems(&document::Problems(wrong))) }
+    if wrong.is_empty() { Ok(()) } else { Err(problems(&document::SourceProblems(wrong))) }
 }
 
-/// Something that is wrong with a call, and where it stands.
-type Miscall = (Option<Place>, CallProblem);
+/// A problem of an action call, with its place in the document if it is known.
+type Miscall = (Option<Position>, CallProblem);
 
-fn miscalls(document: &Document, known: &[ActionInfo]) -> Vec<Miscall> {
+fn miscalls(document: &WorkflowSource, known: &[ActionInfo]) -> Vec<Miscall> {
     let wrong = check_calls(document.definition(), known).into_iter();
     wrong.map(|one| (document.place_of_input(&one.transition, &one.pointer), one)).collect()
 }
 
-/// What is wrong with calls, if anything is.
-fn miscalled(mut placed: Vec<Miscall>) -> Result<(), Wrong> {
+/// Returns an error if there are problems with action calls. They are sorted by place.
+fn reject_invalid_calls(mut placed: Vec<Miscall>) -> Result<(), Wrong> {
     if placed.is_empty() {
         return Ok(());
     }
@@ -244,14 +242,15 @@ fn miscalled(mut placed: Vec<Miscall>) -> Result<(), Wrong> {
     Err(Wrong { problems, message: format!("the workflow has {count} problem{plural}{lines}") })
 }
 
-fn problems(problems: &document::Problems) -> Wrong {
+fn problems(problems: &document::SourceProblems) -> Wrong {
     Wrong {
         problems: problems.0.iter().map(|problem| json!(problem)).collect(),
         message: problems.to_string(),
     }
 }
 
-/// A document has steps, or says that it is one, or is YAML; anything else is a definition.
+/// Returns true for a workflow document: YAML, or JSON with `steps`, `spec` or `apiVersion`. Other JSON is a
+/// definition.
 fn is_document(text: &str) -> bool {
     let is_yaml = !text.trim_start().starts_with('{');
     let says_so =
@@ -259,17 +258,17 @@ fn is_document(text: &str) -> bool {
     is_yaml || document::to_json(text).is_ok_and(says_so)
 }
 
-fn read_document(file: &Path, text: &str) -> Result<Document, Wrong> {
+fn read_document(file: &Path, text: &str) -> Result<WorkflowSource, Wrong> {
     let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
-    Document::read(text, name).map_err(|found| problems(&found))
+    WorkflowSource::read(text, name).map_err(|found| problems(&found))
 }
 
-/// Reads a definition; what is not one is a problem with its line and column.
+/// Reads a definition. A syntax error is a problem with line and column.
 fn build(text: &str) -> Result<Definition, Wrong> {
     let spec: Spec = serde_json::from_str(text).map_err(|error| {
         let place = format!("line {}, column {}", error.line(), error.column());
         let problem = json!({"code": "unreadable", "where": place, "message": error.to_string()});
-        Wrong { problems: vec![problem], message: format!("it is not a definition: {error}") }
+        Wrong { problems: vec![problem], message: format!("this is not a valid definition: {error}") }
     })?;
     spec.build().map_err(|problems| {
         let rows: Vec<_> = problems.0.iter().map(|problem| json!(problem)).collect();
@@ -297,14 +296,14 @@ pub(crate) fn invalid(wrong: Wrong) -> Failure {
     Failure::new(Code::Invalid, wrong.message)
 }
 
-/// What cannot be used as a workflow is converted all the same: somebody may be in the middle of writing it.
+/// Converts a document without validating it, so that unfinished workflows can be converted too.
 fn convert(file: &Path, to: Format) -> Result<(), Failure> {
     let value =
         document::to_json(&read(file)?).map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
     write(&value, to)
 }
 
-/// What cannot be used as a workflow is compared all the same.
+/// Compares two documents without validating them.
 fn differences(from: &Path, to: &Path, as_json: bool, exit_code: bool) -> Result<(), Failure> {
     let value = |file: &Path| {
         let read = document::to_json(&read(file)?);
@@ -328,7 +327,7 @@ fn bundle(files: &[PathBuf], to: Format) -> Result<(), Failure> {
         };
         match loaded {
             Ok(loaded) => documents.extend(loaded),
-            Err(found) => wrong.push(told(files, file, &found)),
+            Err(found) => wrong.push(problem_text(files, file, &found)),
         }
     }
     if !wrong.is_empty() {

@@ -1,4 +1,4 @@
-//! `email.send`: sends a mail, with the words and recipients that the workflow gives.
+//! `email.send`: sends a mail with the content and recipients that the workflow gives.
 
 use lettre::message::{Mailbox, MessageBuilder};
 use schemars::JsonSchema;
@@ -14,42 +14,42 @@ use crate::outlets::mailer::{dated, mailbox, worded};
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Input {
-    /// Who it is for: an address, or a list of them.
+    /// Recipients: an address, or a list of addresses.
     to: Addresses,
-    /// Who gets a copy, for all to see.
+    /// Recipients of a copy, visible to all recipients.
     #[serde(default)]
     cc: Option<Addresses>,
-    /// Who gets a copy that the others do not see.
+    /// Recipients of a blind copy, not visible to the others.
     #[serde(default)]
     bcc: Option<Addresses>,
-    /// Where answers go; without it, to the sender.
+    /// Addresses for replies (default: the sender).
     #[serde(default)]
     reply_to: Option<Addresses>,
-    /// The subject: one line.
+    /// Subject line, without line breaks.
     subject: String,
-    /// The words as plain text. A mail has `text`, `html` or both.
+    /// Content as plain text. A mail has `text`, `html` or both.
     #[serde(default)]
     text: Option<String>,
-    /// The words as HTML.
+    /// Content as HTML. Together with `text`, mail readers choose one of the two.
     #[serde(default)]
     html: Option<String>,
-    /// Who it is from; without it, the sender that mails of this server have.
+    /// Sender address (default: the sender that is configured for the server).
     #[serde(default)]
     from: Option<String>,
 }
 
-/// An address, or a list of them.
+/// An address, or a list of addresses.
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum Addresses {
-    /// One.
+    /// One address, such as `ann@example.com`.
     One(String),
-    /// Several.
+    /// A list of addresses.
     Many(Vec<String>),
 }
 
 impl Addresses {
-    /// Reads them; what is wrong is said of its field.
+    /// Parses the addresses. An error names the field.
     fn read(&self, field: &str) -> Result<Vec<Mailbox>, ActionError> {
         match self {
             Addresses::One(one) => Ok(vec![address(one, field)?]),
@@ -64,11 +64,11 @@ impl Addresses {
 /// A mail that was sent.
 #[derive(Serialize, JsonSchema)]
 struct Output {
-    /// Its `Message-ID`: the same for every try of this step.
+    /// The `Message-ID` of the mail, the same for every attempt of this step.
     message_id: String,
 }
 
-/// Registers `email.send`.
+/// Registers the action `email.send`, which sends through the mailer.
 #[must_use]
 pub fn email(builder: Builder, mailer: Mailer) -> Builder {
     let send = move |cx: Cx, input: Input| {
@@ -78,7 +78,7 @@ pub fn email(builder: Builder, mailer: Mailer) -> Builder {
     builder.described(NAME, ABOUT, send).describe(NAME, described)
 }
 
-/// What is to be said of `email.send`.
+/// Returns the description of `email.send`.
 pub(super) fn info() -> ActionInfo {
     described(ActionInfo::of::<Input, Output>(NAME, ABOUT))
 }
@@ -106,7 +106,7 @@ async fn send(mailer: &Mailer, cx: &Cx, input: Input) -> Result<Output, ActionEr
     let mail = mail(mailer, cx, input, &message_id)?;
     match mailer.send(mail).await {
         Ok(()) => Ok(Output { message_id }),
-        Err(failed) if failed.is_final => Err(ActionError::new("smtpRejected", failed.why).finally()),
+        Err(failed) if failed.is_final => Err(ActionError::new("smtpRejected", failed.why).non_retryable()),
         Err(failed) => Err(ActionError::new("smtp", failed.why)),
     }
 }
@@ -114,14 +114,14 @@ async fn send(mailer: &Mailer, cx: &Cx, input: Input) -> Result<Output, ActionEr
 fn mail(mailer: &Mailer, cx: &Cx, input: Input, id: &str) -> Result<lettre::Message, ActionError> {
     let Input { to, cc, bcc, reply_to, subject, text, html, from } = input;
     if subject.chars().any(char::is_control) {
-        return Err(invalid("`subject` has a line end or another control character in it"));
+        return Err(invalid("`subject` contains a line break or another control character"));
     }
     if text.is_none() && html.is_none() {
-        return Err(invalid("a mail has `text`, `html` or both"));
+        return Err(invalid("set `text`, `html` or both"));
     }
     let to = to.read("to")?;
     if to.is_empty() {
-        return Err(invalid("`to` names nobody"));
+        return Err(invalid("`to` is empty: name at least one recipient"));
     }
     let others = |given: Option<Addresses>, field| given.map_or(Ok(Vec::new()), |given| given.read(field));
     let (cc, bcc, reply_to) = (others(cc, "cc")?, others(bcc, "bcc")?, others(reply_to, "reply_to")?);
@@ -134,14 +134,14 @@ fn mail(mailer: &Mailer, cx: &Cx, input: Input, id: &str) -> Result<lettre::Mess
     mail = cc.into_iter().fold(mail, MessageBuilder::cc);
     mail = bcc.into_iter().fold(mail, MessageBuilder::bcc);
     mail = reply_to.into_iter().fold(mail, MessageBuilder::reply_to);
-    worded(mail, text, html).map_err(|error| invalid(format!("no mail can be made of this: {error}")))
+    worded(mail, text, html).map_err(|error| invalid(format!("cannot build the mail: {error}")))
 }
 
-/// One address; what is wrong with it is said of its field.
+/// Parses one address. An error names the field.
 fn address(text: &str, field: &str) -> Result<Mailbox, ActionError> {
-    let wrong = |why: &str| invalid(format!("`{field}` is no address that mail can have: {why}"));
+    let wrong = |why: &str| invalid(format!("`{field}` is not a valid mail address: {why}"));
     if text.chars().any(char::is_control) {
-        return Err(wrong("it has a line end or another control character in it"));
+        return Err(wrong("it contains a line break or another control character"));
     }
     mailbox(text).map_err(|why| wrong(&why))
 }

@@ -1,4 +1,4 @@
-//! `http.request`: asks a server of the web, and gives its answer to the workflow.
+//! `http.request`: sends an HTTP request and returns the response to the workflow.
 
 mod answer;
 mod input;
@@ -19,28 +19,28 @@ use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use self::answer::Output;
-use self::input::{Asked, Input};
+use self::input::{Input, PreparedRequest};
 use crate::outlets::SetupError;
 use crate::outlets::client::{HttpClient, Unanswered, client, unanswered};
 use crate::outlets::target::{Allowed, Forbidden};
 
-/// Which trace the request is part of (W3C Trace Context).
+/// Header with the trace of the request (W3C Trace Context).
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// How often a server may send a request on.
+/// Maximum number of redirects that are followed.
 const MOST_REDIRECTS: usize = 5;
-/// How long it is tried to reach an address: what is not there is told before all the time of a request is gone.
+/// Connect timeout. It is shorter than most request timeouts, so that an unreachable host is reported early.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where requests may go. Without anything said, to every host that is not in a private network.
+/// Allowed targets of requests. The default allows every host that is not in a private network.
 #[derive(Clone, Default)]
 pub struct HttpOptions {
-    /// Hosts, addresses and networks that may be asked although they are private: `db.internal`, `10.1.2.3`, `10.0.0.0/8`.
+    /// Private hosts, addresses and networks that requests may go to: `db.internal`, `10.1.2.3`, `10.0.0.0/8`.
     pub allow: Vec<String>,
-    /// If there are any, only these hosts are asked, and those of `allow`.
+    /// If not empty, requests may go only to these hosts and to those of `allow`.
     pub only: Vec<String>,
-    /// Only this computer is asked in the clear.
+    /// Allows plain HTTP to loopback addresses only.
     pub https_only: bool,
-    /// How servers are checked; without it, by the certificate authorities of the system.
+    /// TLS configuration (default: the certificate authorities of the system).
     pub tls: Option<ClientConfig>,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Debug for HttpOptions {
 }
 
 impl HttpOptions {
-    /// Checks everything. Nobody is asked yet.
+    /// Checks the options and builds the client. Sends no request.
     pub fn build(self) -> Result<Http, SetupError> {
         let HttpOptions { allow, only, https_only, tls } = self;
         let mut allowed = Allowed { plain: !https_only, ..Allowed::default() };
@@ -71,7 +71,7 @@ impl HttpOptions {
     }
 }
 
-/// What requests go through. Clones are the same.
+/// The configured HTTP client of `http.request`. Clones share it.
 #[derive(Clone)]
 pub struct Http(Arc<Inner>);
 
@@ -86,7 +86,7 @@ struct Inner {
     allowed: Arc<Allowed>,
 }
 
-/// Registers `http.request`.
+/// Registers the action `http.request`, which sends through this client.
 #[must_use]
 pub fn http(builder: Builder, http: Http) -> Builder {
     let request = move |cx: Cx, input: Input| {
@@ -96,13 +96,13 @@ pub fn http(builder: Builder, http: Http) -> Builder {
     builder.described(NAME, ABOUT, request).describe(NAME, described)
 }
 
-/// What is to be said of `http.request`.
+/// Returns the description of `http.request`.
 pub(super) fn info() -> ActionInfo {
     described(ActionInfo::of::<Input, Output>(NAME, ABOUT))
 }
 
 const NAME: &str = "http.request";
-const ABOUT: &str = "Asks a server of the web and gives its answer.";
+const ABOUT: &str = "Sends an HTTP request and returns the response.";
 
 fn described(info: ActionInfo) -> ActionInfo {
     let advanced = json!({ "advanced": true });
@@ -122,13 +122,13 @@ fn described(info: ActionInfo) -> ActionInfo {
         .hint("idempotency_header", advanced)
 }
 
-/// One request of what may be several.
+/// One request of a chain of redirects.
 #[derive(Clone)]
 struct Hop {
     method: Method,
     url: Url,
     headers: HeaderMap,
-    /// The one of the headers that is there because something is changed.
+    /// Name of the idempotency header. It is removed if a redirect turns the request into a `GET`.
     key: Option<HeaderName>,
     body: Bytes,
 }
@@ -136,9 +136,9 @@ struct Hop {
 impl Inner {
     async fn run(&self, key: &str, traceparent: &str, input: Input) -> Result<Output, ActionError> {
         let began = Instant::now();
-        let (asked, mut hop) = Asked::of(input, key)?;
+        let (asked, mut hop) = PreparedRequest::of(input, key)?;
         if let Ok(traceparent) = HeaderValue::from_str(traceparent) {
-            // What the workflow's author says goes before it.
+            // A header set by the workflow has precedence.
             hop.headers.entry(TRACEPARENT).or_insert(traceparent);
         }
         let deadline = began + asked.timeout;
@@ -148,7 +148,7 @@ impl Inner {
             match next(&hop, &response).filter(|_| asked.follows) {
                 None => break response,
                 Some(_) if followed == MOST_REDIRECTS => {
-                    let why = format!("it was sent on more than {MOST_REDIRECTS} times");
+                    let why = format!("there were more than {MOST_REDIRECTS} redirects");
                     return Err(redirect_refused(&hop, &why));
                 }
                 Some(next) => hop = next.map_err(|why| redirect_refused(&hop, &why))?,
@@ -157,7 +157,7 @@ impl Inner {
         };
         let mut output = answer::read(response, host(&hop.url), &asked, deadline).await?;
         if followed > 0 {
-            // What a query holds may be a secret that is spelled otherwise there, and would be found nowhere.
+            // The query may contain a secret in another encoding, which the redaction of secrets would not find.
             hop.url.set_query(None);
             output.url = hop.url.into();
         }
@@ -165,10 +165,16 @@ impl Inner {
         Ok(output)
     }
 
-    /// Asks once. Each time, the address is looked at anew: a name may lead elsewhere by now.
-    async fn ask(&self, hop: &Hop, asked: &Asked, deadline: Instant) -> Result<Response<Body>, ActionError> {
+    /// Sends one request. The address is checked each time, because a name may resolve to another address by now.
+    async fn ask(
+        &self,
+        hop: &Hop,
+        asked: &PreparedRequest,
+        deadline: Instant,
+    ) -> Result<Response<Body>, ActionError> {
         let host = host(&hop.url);
-        let uri: Uri = hop.url.as_str().parse().map_err(|_| super::invalid("`url` cannot be asked"))?;
+        let uri: Uri =
+            hop.url.as_str().parse().map_err(|_| super::invalid("`url` is not a valid request target"))?;
         self.allowed.check(&uri).map_err(|forbidden| refused(&forbidden))?;
         let mut request = Request::new(Full::new(hop.body.clone()));
         *request.method_mut() = hop.method.clone();
@@ -179,10 +185,10 @@ impl Inner {
             Ok(Err(error)) => Err(match unanswered(&error) {
                 Unanswered::Forbidden(forbidden) => refused(&forbidden),
                 Unanswered::Broken(why) if error.is_connect() => {
-                    ActionError::new("connect", format!("`{host}` could not be reached: {why}"))
+                    ActionError::new("connect", format!("cannot reach `{host}`: {why}"))
                 }
                 Unanswered::Broken(why) => {
-                    ActionError::new("connect", format!("the connection to `{host}` broke: {why}"))
+                    ActionError::new("connect", format!("the connection to `{host}` was lost: {why}"))
                 }
             }),
             Err(_) => Err(too_late(host, asked)),
@@ -190,19 +196,19 @@ impl Inner {
     }
 }
 
-/// Where a server sends the request on to, if it does; an error is why it is not gone there.
+/// Returns the next request if the response is a redirect. The error says why the redirect is not followed.
 fn next(hop: &Hop, response: &Response<Body>) -> Option<Result<Hop, String>> {
     let status = response.status();
     let is_redirect = matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308);
     let location = response.headers().get(LOCATION).filter(|_| is_redirect)?;
     let url = std::str::from_utf8(location.as_bytes()).ok().and_then(|location| hop.url.join(location).ok());
-    let Some(mut url) = url else { return Some(Err("what it names is no address".to_owned())) };
+    let Some(mut url) = url else { return Some(Err("its `Location` header is not a valid URL".to_owned())) };
     if url.origin() != hop.url.origin() || !matches!(url.scheme(), "http" | "https") {
         let to = url.origin().ascii_serialization();
-        return Some(Err(format!("`{to}` is another host, port or scheme")));
+        return Some(Err(format!("`{to}` has another scheme, host or port")));
     }
     if input::has_user(&url) {
-        return Some(Err("the address has a user in it".to_owned()));
+        return Some(Err("the URL contains a user name or password".to_owned()));
     }
     url.set_fragment(None);
     let is_kept = match status {
@@ -212,7 +218,8 @@ fn next(hop: &Hop, response: &Response<Body>) -> Option<Result<Hop, String>> {
     };
     let mut next = Hop { url, ..hop.clone() };
     if !is_kept {
-        // As browsers do it: what was posted is looked at. A deletion is not made a look that says it went well.
+        // As in browsers: a redirected `POST` becomes a `GET`. A `DELETE` keeps its method on 301 and 302, because a
+        // successful `GET` would look like a successful deletion.
         next.method = Method::GET;
         next.body = Bytes::new();
         for header in next.key.take().into_iter().chain([CONTENT_TYPE]) {
@@ -227,19 +234,19 @@ fn host(url: &Url) -> &str {
 }
 
 fn refused(forbidden: &Forbidden) -> ActionError {
-    ActionError::new("refusedAddress", forbidden.to_string()).finally()
+    ActionError::new("refusedAddress", forbidden.to_string()).non_retryable()
 }
 
 fn redirect_refused(hop: &Hop, why: &str) -> ActionError {
     let host = host(&hop.url);
     ActionError::new(
         "redirectRefused",
-        format!("`{host}` sends the request on, and that is not followed: {why}"),
+        format!("`{host}` answered with a redirect that is not followed: {why}"),
     )
-    .finally()
+    .non_retryable()
 }
 
-fn too_late(host: &str, asked: &Asked) -> ActionError {
+fn too_late(host: &str, asked: &PreparedRequest) -> ActionError {
     let seconds = asked.timeout.as_secs();
     ActionError::new("timeout", format!("`{host}` did not answer within {seconds} seconds"))
 }

@@ -1,6 +1,6 @@
-//! Actions that reach out over the network, for workflows that are written down: `http.request` and `email.send`.
+//! Actions that use the network: `http.request` and `email.send`.
 //!
-//! An engine does not have them unless they are added to its builder: whoever adds them says where they may go.
+//! They are not built into the engine. A program adds them to the engine's builder and sets their allowed targets.
 //!
 //! ```
 //! use stepwell::testing::TestEngine;
@@ -25,12 +25,12 @@ use stepwell::{ActionError, ActionInfo};
 pub use email::email;
 pub use http::{Http, HttpOptions, http};
 
-/// What is to be said of these actions, also where nobody has set them up: for whoever lists or checks workflows.
+/// Returns the descriptions of these actions, for listing actions and checking workflows without a configured engine.
 pub fn infos() -> Vec<ActionInfo> {
     vec![email::info(), http::info()]
 }
 
-/// What is asked for can never be done.
+/// Returns the non-retryable error `invalidInput`.
 fn invalid(why: impl Into<String>) -> ActionError {
-    ActionError::new("invalidInput", why).finally()
+    ActionError::new("invalidInput", why).non_retryable()
 }

@@ -1,76 +1,76 @@
-//! Actions: what steps of workflows can call, on this server and at workers elsewhere.
+//! Routes of actions: list the actions that steps can call, and register those of remote workers.
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use stepwell::{ActionInfo, Engine, Permission, RemoteAction};
+use stepwell::{ActionInfo, Engine, Permission, RemoteAction, store};
 
-use super::call::{Call, Nothing, Perhaps};
+use super::call::{Call, Nothing, OptionalBody};
 use super::reply::Reply;
 use super::route::{Route, delete, get, put};
 use super::shapes::Page;
 use crate::routes::problem::Problem;
 
-/// An action, as the engine itself describes it.
+/// An action that steps of workflows can call.
 #[derive(JsonSchema)]
 #[schemars(rename = "Action", rename_all = "camelCase")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct ActionShape {
-    /// Its name.
+    /// Name of the action, by which steps call it.
     name: String,
-    /// What it does.
+    /// Description of the action, for people.
     about: String,
-    /// Which edition of it this is.
+    /// Version of the action, counted from 1.
     version: u32,
-    /// The JSON schema of its input, with hints for editors under `x-workflow-editor`.
+    /// JSON Schema of the input, with hints for editors under `x-workflow-editor`.
     input: Value,
-    /// The JSON schema of its output.
+    /// JSON Schema of the output.
     output: Value,
-    /// It changes something, here or outside.
+    /// True if the action changes data, in Stepwell or in another system.
     has_side_effects: bool,
-    /// What whoever has published a workflow needs to be allowed for it to be called there.
+    /// Permission that the publisher of a workflow needs for its steps to call the action; absent if none.
     permission: Option<String>,
-    /// The key under which a designer finds its label in its own languages.
+    /// Key of the action's label in the translations of a designer.
     label_key: String,
-    /// What it is listed with.
+    /// Group that the action is listed in.
     group: String,
-    /// The name of its icon.
+    /// Name of the action's icon.
     icon: String,
-    /// Workers elsewhere do it.
+    /// True if remote workers run the action.
     remote: bool,
-    /// Where in its input secrets may stand: JSON pointers, each with everything below it.
+    /// JSON pointers to the parts of the input that may contain secrets; each includes everything below it.
     secret_fields: Vec<String>,
 }
 
-/// Which action.
+/// Path parameter that selects an action.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfAction {
-    /// Its name.
+struct ActionPath {
+    /// Name of the action, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     name: String,
 }
 
-/// An action that workers elsewhere do.
+/// Description of an action that remote workers run.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PutAction {
-    /// What it does, for people.
+    /// Description of the action, for people. Default: empty.
     #[serde(default)]
     #[schemars(length(max = 2000))]
     about: String,
-    /// Which edition of it this is; 1 unless this says otherwise.
+    /// Version of the action. Default: 1.
     #[schemars(range(min = 1))]
     version: Option<u32>,
-    /// JSON Schema of its input: calls that do not fit are refused when a workflow is published, and fail when it runs.
+    /// JSON Schema of the input. Other calls are rejected when a workflow is published, and fail when it runs.
     input: Option<Value>,
-    /// JSON Schema of its output: a result that does not fit is a failure.
+    /// JSON Schema of the output. A result that does not match it fails the attempt.
     output: Option<Value>,
-    /// What it is listed with; the part of its name before the dot unless this says otherwise.
+    /// Group that the action is listed in. Default: the part of its name before the dot.
     #[schemars(length(min = 1, max = 100))]
     group: Option<String>,
-    /// Where in its input secrets may stand: JSON pointers, each with everything below it. Without any, none may.
+    /// JSON pointers to the parts of the input that may contain secrets. Default: none may.
     #[serde(default)]
     #[schemars(length(max = 100))]
     secret_fields: Vec<String>,
@@ -79,46 +79,48 @@ struct PutAction {
 pub(super) fn routes() -> Vec<Route> {
     let (view, publish) = (Permission::View, Permission::Publish);
     vec![
-        get("/v1/actions", "listActions", view, "Lists the actions that steps can call, with the schemas of what they take and give.")
-            .ok::<Page<ActionShape>>("All actions, in the order of their names.")
+        get("/v1/actions", "listActions", view, "List the actions that steps can call, with the schemas of their input and output.")
+            .ok::<Page<ActionShape>>("All actions, by name.")
             .to(list),
-        get("/v1/actions/{name}", "showAction", view, "Shows an action.").ok::<ActionShape>("The action.").to(show),
-        put("/v1/actions/{name}", "putAction", publish, "Makes an action known that workers elsewhere do.")
-            .notes("Workers ask for what they are to do with `POST /v1/tasks/poll`. Names of the server's own actions cannot be taken.")
+        get("/v1/actions/{name}", "showAction", view, "Show an action.").ok::<ActionShape>("The action.").to(show),
+        put("/v1/actions/{name}", "putAction", publish, "Register an action that remote workers run.")
+            .notes("Replaces a remote action of the same name. Names of the server's own actions are reserved. Workers get their tasks with `POST /v1/tasks/poll`.")
             .ok::<ActionShape>("The action.")
             .to(put_action),
-        delete("/v1/actions/{name}", "deleteAction", publish, "Takes an action away that workers elsewhere do.")
-            .notes("Tasks that are there stay and can be finished. Runs that come to the action later stay as they are until it is there again.")
-            .gives_nothing("It is gone.")
+        delete("/v1/actions/{name}", "deleteAction", publish, "Delete an action of remote workers.")
+            .notes("Tasks that are already queued stay and can be completed. Runs that reach the action later wait until it is registered again.")
+            .gives_nothing("The action is deleted.")
             .to(delete_action),
     ]
 }
 
-/// Every action of the server and of the tenant's workers, in the order of their names.
-async fn all(engine: &Engine) -> Result<Vec<ActionInfo>, Problem> {
+/// Returns the actions of the server and of the tenant's workers, by name.
+async fn all(engine: &Engine) -> Result<store::Page<ActionInfo>, Problem> {
     let mut all = engine.actions();
     let remote = engine.catalogue().actions().await?;
-    all.extend(remote.iter().map(RemoteAction::info));
-    all.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(all)
+    Ok(remote.over(|remote| {
+        all.extend(remote.iter().map(RemoteAction::info));
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }))
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
-    Reply::ok(&Page::only(all(&call.engine()).await?))
+    Reply::ok(&Page::of(all(&call.engine()).await?, |action| action))
 }
 
-async fn show(call: Call<OfAction>) -> Result<Reply, Problem> {
+async fn show(call: Call<ActionPath>) -> Result<Reply, Problem> {
     let name = &call.path.name;
-    let found = all(&call.engine()).await?.into_iter().find(|action| action.name.as_str() == name);
+    let found = all(&call.engine()).await?.items.into_iter().find(|action| action.name.as_str() == name);
     let found = found.ok_or_else(|| {
         Problem::new(StatusCode::NOT_FOUND, "noAction", format!("There is no action `{name}`."))
     })?;
     Reply::ok(&found)
 }
 
-async fn put_action(call: Call<OfAction, Nothing, Perhaps<PutAction>>) -> Result<Reply, Problem> {
+async fn put_action(call: Call<ActionPath, Nothing, OptionalBody<PutAction>>) -> Result<Reply, Problem> {
     let engine = call.engine();
-    let Perhaps(PutAction { about, version, input, output, group, secret_fields }) = call.body;
+    let OptionalBody(PutAction { about, version, input, output, group, secret_fields }) = call.body;
     let action = RemoteAction {
         about,
         version: version.unwrap_or(1),
@@ -133,7 +135,7 @@ async fn put_action(call: Call<OfAction, Nothing, Perhaps<PutAction>>) -> Result
     Reply::ok(&info)
 }
 
-async fn delete_action(call: Call<OfAction>) -> Result<Reply, Problem> {
+async fn delete_action(call: Call<ActionPath>) -> Result<Reply, Problem> {
     call.engine().catalogue().delete_action(call.path.name.as_str()).await?;
     Ok(Reply::nothing())
 }

@@ -1,11 +1,11 @@
-//! The audit trail: its rows, the seals over them, and whether both are as they were.
+//! Routes of the audit trail: list its rows and seals, and verify the rows against the seals.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell::Permission;
 use stepwell::core::{RunId, Timestamp};
-use stepwell::data::{Fault, Verified};
+use stepwell::data::{AuditFault, Verified};
 use stepwell::store::seal::{Hash, Seal};
 use stepwell::store::{AuditRow, CommitId, Record, RecordQuery, Store};
 
@@ -15,14 +15,14 @@ use super::route::{Route, get, post};
 use super::shapes::{Id, Instant, Listing, Page};
 use crate::routes::problem::Problem;
 
-/// Which seals.
+/// Page of a listing of seals.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListSeals {
-    /// From this number on; what `nextCursor` of the part before says.
+    /// First seal to list: the `nextCursor` of the previous page. Default: 1.
     #[schemars(range(max = 9_007_199_254_740_991u64))]
     cursor: Option<u64>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
 }
@@ -30,119 +30,123 @@ struct ListSeals {
 /// A row of the audit trail.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct AuditShown {
-    /// The commit that wrote it.
+struct AuditRecord {
+    /// Id of the commit that wrote the row, a UUID.
     #[schemars(with = "Id")]
     commit: CommitId,
-    /// Its place among the rows of that commit.
+    /// Position of the row within its commit, counted from 0.
     ordinal: u64,
-    /// When.
+    /// Time at which the row was written.
     #[schemars(with = "Instant")]
     at: Timestamp,
-    /// What was done.
+    /// Name of the operation.
     operation: String,
-    /// To what.
+    /// Object of the operation, such as `store:NAMESPACE:KEY`.
     subject: String,
-    /// By whom.
+    /// Actor of the operation; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     actor: Option<String>,
-    /// In which run.
+    /// Id of the run that the operation belongs to; absent if it belongs to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     run: Option<RunId>,
-    /// The rest.
+    /// Details of the operation, any JSON value.
     detail: Value,
 }
 
 /// A seal over rows of the audit trail.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct SealShown {
-    /// Counts from 1, without a gap.
+struct SealView {
+    /// Number of the seal, counted from 1 without gaps.
     number: u64,
-    /// When it was made.
+    /// Time at which the seal was created.
     #[schemars(with = "Instant")]
     at: Timestamp,
-    /// The hash of the one before, in hex; zeros before the first.
+    /// Hash of the previous seal, in hexadecimal; zeros for the first seal.
     before: String,
-    /// How many rows are under it.
+    /// Number of rows that the seal covers.
     row_count: usize,
-    /// Its hash, in hex. Kept elsewhere, it shows when the trail was cut off after it.
+    /// Hash of the seal, in hexadecimal. A copy kept elsewhere reveals a trail that was truncated later.
     hash: String,
 }
 
-/// What a check of the audit trail has found.
+/// Result of verifying the audit trail.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct AuditVerified {
-    /// Nothing is wrong.
+    /// True if there are no faults.
     sound: bool,
-    /// Rows that are sealed and as they were.
+    /// Number of sealed rows that are unchanged.
     sealed: u64,
-    /// Rows that are not sealed yet.
+    /// Number of rows that are not sealed yet.
     unsealed: u64,
-    /// Seals.
+    /// Number of seals in the trail.
     seals: u64,
-    /// The hash of the last seal, in hex.
+    /// Hash of the last seal, in hexadecimal; absent without seals.
     #[serde(skip_serializing_if = "Option::is_none")]
     head: Option<String>,
-    /// What is wrong; the first hundred at most.
-    faults: Vec<AuditFault>,
+    /// The first faults, at most 100.
+    faults: Vec<AuditFaultShape>,
 }
 
-/// What is wrong with the audit trail.
+/// A fault of the audit trail.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-enum AuditFault {
-    /// A sealed row says something else than when it was sealed.
+enum AuditFaultShape {
+    /// The content of a sealed row has changed.
     Changed {
-        /// The commit that wrote it.
+        /// Id of the commit that wrote the row, a UUID.
         #[schemars(with = "Id")]
         commit: CommitId,
-        /// Its place among the rows of that commit.
+        /// Position of the row within its commit, counted from 0.
         ordinal: u64,
-        /// The seal it is under.
+        /// Number of the seal that covers the row.
         seal: u64,
     },
-    /// A sealed row is gone.
+    /// A sealed row is missing.
     Removed {
-        /// The commit that wrote it.
+        /// Id of the commit that wrote the row, a UUID.
         #[schemars(with = "Id")]
         commit: CommitId,
-        /// Its place among the rows of that commit.
+        /// Position of the row within its commit, counted from 0.
         ordinal: u64,
-        /// The seal it was under.
+        /// Number of the seal that covers the row.
         seal: u64,
     },
-    /// A row is there that was never sealed and does not wait for it.
-    SlippedIn {
-        /// The commit it names.
+    /// A row was inserted: it is neither sealed nor waiting to be sealed.
+    Inserted {
+        /// Id of the commit that the row names, a UUID.
         #[schemars(with = "Id")]
         commit: CommitId,
-        /// Its place among the rows of that commit.
+        /// Position of the row within its commit, counted from 0.
         ordinal: u64,
     },
-    /// A seal has been changed, removed or put in another order.
+    /// A seal was changed, removed or reordered.
     Seal {
-        /// Which.
+        /// Number of the seal.
         seal: u64,
     },
 }
 
-impl From<Seal> for SealShown {
+impl From<Seal> for SealView {
     fn from(seal: Seal) -> Self {
         let Seal { number, at, before, rows, hash } = seal;
-        SealShown { number, at, before: hex(before), row_count: rows.len(), hash: hex(hash) }
+        SealView { number, at, before: hex(before), row_count: rows.len(), hash: hex(hash) }
     }
 }
 
-impl From<Fault> for AuditFault {
-    fn from(fault: Fault) -> Self {
+impl From<AuditFault> for AuditFaultShape {
+    fn from(fault: AuditFault) -> Self {
         match fault {
-            Fault::Changed { commit, ordinal, seal } => AuditFault::Changed { commit, ordinal, seal },
-            Fault::Removed { commit, ordinal, seal } => AuditFault::Removed { commit, ordinal, seal },
-            Fault::SlippedIn { commit, ordinal } => AuditFault::SlippedIn { commit, ordinal },
-            Fault::Seal { number } => AuditFault::Seal { seal: number },
+            AuditFault::Changed { commit, ordinal, seal } => {
+                AuditFaultShape::Changed { commit, ordinal, seal }
+            }
+            AuditFault::Removed { commit, ordinal, seal } => {
+                AuditFaultShape::Removed { commit, ordinal, seal }
+            }
+            AuditFault::Inserted { commit, ordinal } => AuditFaultShape::Inserted { commit, ordinal },
+            AuditFault::Seal { number } => AuditFaultShape::Seal { seal: number },
         }
     }
 }
@@ -154,15 +158,15 @@ fn hex(hash: Hash) -> String {
 pub(super) fn routes() -> Vec<Route> {
     let admin = Permission::Admin;
     vec![
-        get("/v1/audit", "listAudit", admin, "Lists the audit trail, oldest first.")
-            .ok::<Page<AuditShown>>("Its rows.")
+        get("/v1/audit", "listAudit", admin, "List the audit trail, oldest first.")
+            .ok::<Page<AuditRecord>>("Rows of the audit trail.")
             .to(list),
-        get("/v1/audit/seals", "listAuditSeals", admin, "Lists the seals of the audit trail, oldest first.")
-            .ok::<Page<SealShown>>("Seals.")
+        get("/v1/audit/seals", "listAuditSeals", admin, "List the seals of the audit trail, oldest first.")
+            .ok::<Page<SealView>>("Seals.")
             .to(seals),
-        post("/v1/audit/verify", "verifyAudit", admin, "Checks the audit trail against its seals.")
-            .notes("All of it is read. Whoever writes meanwhile is not held up.")
-            .ok::<AuditVerified>("What was found.")
+        post("/v1/audit/verify", "verifyAudit", admin, "Verify the audit trail against its seals.")
+            .notes("Reads the complete trail. Writes are not blocked meanwhile.")
+            .ok::<AuditVerified>("Result of the verification.")
             .to(verify),
     ]
 }
@@ -175,7 +179,7 @@ async fn list(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
         let Record::Audit { commit, ordinal, at, row } = record else { return None };
         let AuditRow { operation, subject, actor, run, detail } = row;
         let detail = serde_json::from_slice(&detail).unwrap_or_default();
-        Some(AuditShown { commit, ordinal, at, operation, subject, actor, run, detail })
+        Some(AuditRecord { commit, ordinal, at, operation, subject, actor, run, detail })
     });
     Reply::ok(&Page::of(shown, |row| row))
 }
@@ -189,13 +193,13 @@ async fn seals(call: Call<Nothing, ListSeals>) -> Result<Reply, Problem> {
         Record::Seal(seal) => Some(seal),
         _ => None,
     });
-    Reply::ok(&Page::of(seals, SealShown::from))
+    Reply::ok(&Page::of(seals, SealView::from))
 }
 
 async fn verify(call: Call) -> Result<Reply, Problem> {
     let found = call.engine().verify_audit().await?;
     let sound = found.is_sound();
     let Verified { sealed, unsealed, seals, head, faults } = found;
-    let faults = faults.into_iter().map(AuditFault::from).collect();
+    let faults = faults.into_iter().map(AuditFaultShape::from).collect();
     Reply::ok(&AuditVerified { sound, sealed, unsealed, seals, head: head.map(hex), faults })
 }

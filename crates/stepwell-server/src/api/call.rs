@@ -1,4 +1,5 @@
-//! What a handler is given: who asks, and what they bring, read into types whose schemas are the contract.
+//! The input of a handler: the caller, and the path, query and body parsed into types. The schemas of these types are
+//! the contract.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
 use stepwell::Engine;
-use stepwell::core::schema::{Misfit, Schema};
+use stepwell::core::schema::{Schema, SchemaViolation};
 
 use super::json;
 use super::{Caller, Server};
@@ -21,7 +22,7 @@ use crate::routes::body::{Kind, wrong_kind};
 use crate::routes::flows::key;
 use crate::routes::problem::Problem;
 
-/// A request that has been let in.
+/// An admitted request with its parsed input.
 pub(crate) struct Call<P = Nothing, Q = Nothing, B = ()> {
     pub(crate) server: Arc<Server>,
     pub(crate) caller: Caller,
@@ -32,17 +33,17 @@ pub(crate) struct Call<P = Nothing, Q = Nothing, B = ()> {
 }
 
 impl<P, Q, B> Call<P, Q, B> {
-    /// The engine of whoever asks, acting as them.
+    /// Returns the engine for the caller's tenant, acting as the caller.
     pub(crate) fn engine(&self) -> Engine {
         self.server.engine_of(&self.caller)
     }
 
-    /// The request's idempotency key.
+    /// Returns the request's idempotency key.
     pub(crate) fn key(&self) -> Result<Option<String>, Problem> {
         key(&self.headers)
     }
 
-    /// The revision that has to be the current one, if the request names one.
+    /// Returns the revision in `If-Match` that must be the current one; `None` without the header or for `*`.
     pub(crate) fn seen(&self) -> Result<Option<u64>, Problem> {
         match self.headers.get(IF_MATCH) {
             Some(tag) if tag == "*" => Ok(None),
@@ -50,40 +51,40 @@ impl<P, Q, B> Call<P, Q, B> {
         }
     }
 
-    /// The revision that has to be the current one; 0 = there must be nothing yet.
+    /// Returns the revision that must be the current one; 0 = nothing may exist yet (`If-None-Match: *`).
     pub(crate) fn expected(&self) -> Result<Option<u64>, Problem> {
         match (self.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes), self.named()?) {
             (None, named) => Ok(named),
             (Some(b"*"), None) => Ok(Some(0)),
             (Some(b"*"), Some(_)) => {
-                let detail = "Nothing is at a revision (`If-Match`) and not there yet (`If-None-Match`): send one of both.";
+                let detail = "`If-Match` and `If-None-Match` are mutually exclusive: send one of them.";
                 Err(Problem::new(StatusCode::PRECONDITION_FAILED, "contradiction", detail))
             }
-            (Some(_), _) => Err(Problem::bad("malformedTag", "`If-None-Match` can only be `*` here.")),
+            (Some(_), _) => Err(Problem::bad("malformedTag", "`If-None-Match` must be `*`.")),
         }
     }
 
-    /// The revision of `If-Match`.
+    /// Parses the revision in `If-Match`.
     fn named(&self) -> Result<Option<u64>, Problem> {
         let Some(tag) = self.headers.get(IF_MATCH) else { return Ok(None) };
         let tag = tag.to_str().unwrap_or_default().trim();
         let digits = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
         let digits = digits.filter(|digits| digits.len() <= TAG_DIGITS && is_number(digits));
-        let wrong = || Problem::bad("malformedTag", "`If-Match` is a revision in quotes, as `ETag` gave it.");
+        let wrong = || Problem::bad("malformedTag", "`If-Match` must be a revision in quotes, as in `ETag`.");
         digits.and_then(|digits| digits.parse().ok()).map(Some).ok_or_else(wrong)
     }
 }
 
-/// Digits that a revision has at most in a header; the contract says the same.
+/// Maximum number of digits of a revision in a header. The contract states the same limit.
 pub(crate) const TAG_DIGITS: usize = 15;
 
-/// The text has nothing but digits in it.
+/// Returns true if the text has no characters other than digits.
 pub(crate) fn is_number(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A request as it came in, from somebody who may ask.
-pub(crate) struct Asked {
+/// An admitted request before its input is parsed.
+pub(crate) struct RequestContext {
     pub(crate) server: Arc<Server>,
     pub(crate) caller: Caller,
     pub(crate) path: Vec<(String, String)>,
@@ -92,27 +93,27 @@ pub(crate) struct Asked {
     pub(crate) body: Bytes,
 }
 
-/// No fields at all.
+/// Input without fields; any field is rejected.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-/// Any fields at all: nobody looks at them.
+/// Input whose fields are ignored.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Whatever {}
+pub(crate) struct IgnoredFields {}
 
-/// Reads parameters, from a path or a query, into a type.
+/// Parser of path or query parameters into a type.
 pub(crate) struct Fields<T> {
     schema: OwnSchema,
     kinds: BTreeMap<String, Simple>,
-    /// What parameters of other names are, if there may be any that are read.
+    /// Kind of parameters with other names; `None` = they are not read.
     others: Option<Simple>,
-    /// There may be others, which are not read.
+    /// True = other parameters are allowed and ignored.
     is_open: bool,
     of: PhantomData<fn() -> T>,
 }
 
-/// What a parameter is, as far as reading its text goes.
+/// Kind of a parameter, which decides how its text is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Simple {
     Text,
@@ -132,7 +133,7 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         Fields { kinds: kinds.collect(), others, is_open, schema: own_schema::<T>(), of: PhantomData }
     }
 
-    /// The parameters, all of which are known and fit.
+    /// Parses the parameters and validates them against the schema. Rejects unknown and repeated parameters.
     pub(crate) fn read(&self, pairs: impl IntoIterator<Item = (String, String)>) -> Result<T, Problem> {
         let mut fields = Map::new();
         for (name, text) in pairs {
@@ -140,7 +141,7 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
                 if self.is_open {
                     continue;
                 }
-                let detail = format!("There is no parameter `{name}` here.");
+                let detail = format!("Unknown parameter `{name}`.");
                 return Err(Problem::bad("unknownParameter", detail).param("parameter", name));
             };
             let value = kind.value(text);
@@ -149,15 +150,15 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
                 (None, Simple::List) => drop(fields.insert(name, Value::Array(vec![value]))),
                 (None, _) => drop(fields.insert(name, value)),
                 (Some(_), _) => {
-                    let detail = format!("The parameter `{name}` is there more than once.");
+                    let detail = format!("The parameter `{name}` is given more than once.");
                     return Err(Problem::bad("badParameter", detail).param("parameter", name));
                 }
             }
         }
         let fields = Value::Object(fields);
-        let misfits = self.schema.check(&fields);
-        if !misfits.is_empty() {
-            return Err(bad_parameters(misfits));
+        let violations = self.schema.check(&fields);
+        if !violations.is_empty() {
+            return Err(bad_parameters(violations));
         }
         typed(fields).map_err(|error| bad_parameters(vec![misread(&error)]))
     }
@@ -182,7 +183,7 @@ impl Simple {
         }
     }
 
-    /// The text as a value of this kind, or as it is: then it does not fit the schema, which says so.
+    /// Converts the text to a value of this kind. Other text stays a string, which the schema then rejects.
     fn value(self, text: String) -> Value {
         match self {
             Simple::Number => match text.parse::<serde_json::Number>() {
@@ -196,25 +197,26 @@ impl Simple {
     }
 }
 
-fn bad_parameters(errors: Vec<Misfit>) -> Problem {
+fn bad_parameters(errors: Vec<SchemaViolation>) -> Problem {
     let detail = match errors.first() {
-        Some(misfit) if !misfit.pointer.is_empty() => {
-            format!("The parameter `{}` does not fit: {}.", &misfit.pointer[1..], misfit.message)
+        Some(violation) if !violation.pointer.is_empty() => {
+            format!("The parameter `{}` is invalid: {}.", &violation.pointer[1..], violation.message)
         }
-        Some(misfit) => format!("The parameters do not fit: {}.", misfit.message),
-        None => "The parameters do not fit.".to_owned(),
+        Some(violation) => format!("The parameters are invalid: {}.", violation.message),
+        None => "The parameters are invalid.".to_owned(),
     };
     Problem { errors, ..Problem::bad("badParameter", detail) }
 }
 
-/// The schema of a type, with everything it refers to in it.
+/// Returns the schema of a type, including all definitions that it refers to.
 pub(crate) fn schema_of<T: JsonSchema>() -> Value {
     let mut schema = SchemaGenerator::default().into_root_schema_for::<T>().to_value();
     bound_integers(&mut schema);
     schema
 }
 
-/// Every integer of a schema says how large it may be: what its type holds, and no more than every program can read exactly.
+/// Adds a maximum to every integer of a schema: the maximum of its type, but at most 2^53 - 1, which every program can
+/// read exactly.
 pub(crate) fn bound_integers(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -235,42 +237,42 @@ pub(crate) fn bound_integers(schema: &mut Value) {
     }
 }
 
-/// The largest integer up to which a float has them all.
+/// The largest integer up to which a 64-bit float represents every integer exactly.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
-/// The schema of one of our types. It is compiled when it is first needed: the command line only describes routes, and
-/// should not take the time.
+/// The schema of a type of the API. It is compiled on first use, because the command line only describes routes and
+/// would waste the time.
 pub(crate) type OwnSchema = LazyLock<Schema>;
 
 pub(crate) fn own_schema<T: JsonSchema>() -> OwnSchema {
     LazyLock::new(|| compiled(&schema_of::<T>()))
 }
 
-/// A schema of our own.
+/// Compiles the schema of a type of the API. Panics if that fails.
 pub(crate) fn compiled(schema: &Value) -> Schema {
     Schema::compile(schema).unwrap_or_else(|problems| {
         let all: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        unreachable!("a type's own schema can be compiled: {}: {schema}", all.join("; "))
+        unreachable!("the schema of a type of the API must compile: {}: {schema}", all.join("; "))
     })
 }
 
-/// What a body is read into.
+/// A type that a request body is parsed into.
 pub(crate) trait Reads: Sized + Send + 'static {
-    /// What reads it, made once.
+    /// Parser that is created once per route, such as a compiled schema.
     type Reader: Send + Sync + 'static;
 
-    /// Makes what reads it.
+    /// Creates the parser of a route.
     fn reader() -> Self::Reader;
 
-    /// What may be sent, by content type; none = nothing may.
+    /// Returns the accepted content types with their schemas; empty = no body is accepted.
     fn contents(schemas: &mut SchemaGenerator) -> Vec<(&'static str, Value)>;
 
-    /// A request without a body is one too.
+    /// Returns true if a request may omit the body.
     fn is_optional() -> bool {
         false
     }
 
-    /// Reads it.
+    /// Parses and validates a body.
     fn read(reader: &Self::Reader, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem>;
 }
 
@@ -290,12 +292,12 @@ impl Reads for () {
     fn read((): &(), _: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
         match body.is_empty() {
             true => Ok(()),
-            false => Err(Problem::bad("unexpectedBody", "This takes no body: leave it out.")),
+            false => Err(Problem::bad("unexpectedBody", "Send this request without a body.")),
         }
     }
 }
 
-/// A JSON object of a type.
+/// A body that is JSON of type `T`.
 pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + JsonSchema + Send + 'static> Reads for Json<T> {
@@ -314,27 +316,29 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Reads for Json<T> {
             return Err(wrong_kind("`application/json`"));
         }
         let value = json::read(&body)?;
-        let misfits = schema.check(&value);
-        if !misfits.is_empty() {
-            return Err(bad_body(misfits));
+        let violations = schema.check(&value);
+        if !violations.is_empty() {
+            return Err(bad_body(violations));
         }
         typed(value).map(Json).map_err(|error| bad_body(vec![misread(&error)]))
     }
 }
 
-/// The body is not what the contract says. What keeps to the contract and cannot be done all the same is another problem (422).
-fn bad_body(errors: Vec<Misfit>) -> Problem {
+/// Creates the problem (400) of a body that violates the contract. A valid body that cannot be processed is a 422
+/// instead.
+fn bad_body(errors: Vec<SchemaViolation>) -> Problem {
     let detail = match errors.first() {
-        Some(misfit) if !misfit.pointer.is_empty() => {
-            format!("The body does not fit at `{}`: {}.", misfit.pointer, misfit.message)
+        Some(violation) if !violation.pointer.is_empty() => {
+            format!("The body is invalid at `{}`: {}.", violation.pointer, violation.message)
         }
-        Some(misfit) => format!("The body does not fit: {}.", misfit.message),
-        None => "The body does not fit.".to_owned(),
+        Some(violation) => format!("The body is invalid: {}.", violation.message),
+        None => "The body is invalid.".to_owned(),
     };
     Problem { errors, ..Problem::bad("badBody", detail) }
 }
 
-/// What fits a type's schema, as a value of the type. To a schema `4.0` is an integer, to a type it is not.
+/// Converts a value that matches the type's schema into the type. Accepts `4.0` as an integer, as JSON Schema does and
+/// `serde` does not.
 fn typed<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
     match T::deserialize(&value) {
         Err(_) if has_whole_floats(&value) => T::deserialize(with_integers(value)),
@@ -342,7 +346,7 @@ fn typed<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
     }
 }
 
-/// The integer that a float is.
+/// Returns the float as an integer if it has no fraction and is exact.
 fn whole(number: &Number) -> Option<i64> {
     let float = number.as_f64().filter(|_| number.is_f64())?;
     (float.fract() == 0.0 && float.abs() <= EXACT_MAX as f64).then_some(float as i64)
@@ -357,7 +361,7 @@ fn has_whole_floats(value: &Value) -> bool {
     }
 }
 
-/// The same value, with floats that are integers as such.
+/// Converts floats without a fraction into integers, at every depth.
 fn with_integers(value: Value) -> Value {
     match value {
         Value::Number(number) => Value::Number(whole(&number).map_or(number, Number::from)),
@@ -369,15 +373,15 @@ fn with_integers(value: Value) -> Value {
     }
 }
 
-/// What a schema cannot say.
-fn misread(error: &serde_json::Error) -> Misfit {
-    Misfit { pointer: String::new(), keyword: "type".to_owned(), message: error.to_string() }
+/// Describes an error that the type reports and its schema does not.
+fn misread(error: &serde_json::Error) -> SchemaViolation {
+    SchemaViolation { pointer: String::new(), keyword: "type".to_owned(), message: error.to_string() }
 }
 
-/// A JSON object of a type, or nothing, which is the same as an empty object.
-pub(crate) struct Perhaps<T>(pub(crate) T);
+/// An optional body that is JSON of type `T`. Without a body, the default of `T` is used.
+pub(crate) struct OptionalBody<T>(pub(crate) T);
 
-impl<T: DeserializeOwned + JsonSchema + Default + Send + 'static> Reads for Perhaps<T> {
+impl<T: DeserializeOwned + JsonSchema + Default + Send + 'static> Reads for OptionalBody<T> {
     type Reader = OwnSchema;
 
     fn reader() -> OwnSchema {
@@ -394,13 +398,13 @@ impl<T: DeserializeOwned + JsonSchema + Default + Send + 'static> Reads for Perh
 
     fn read(schema: &OwnSchema, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
         if body.is_empty() {
-            return Ok(Perhaps(T::default()));
+            return Ok(OptionalBody(T::default()));
         }
-        Json::read(schema, headers, body).map(|Json(value)| Perhaps(value))
+        Json::read(schema, headers, body).map(|Json(value)| OptionalBody(value))
     }
 }
 
-/// Any JSON at all; nothing is `null`.
+/// An optional body that is any JSON value. Without a body, it is `null`.
 pub(crate) struct Payload(pub(crate) Value);
 
 impl Reads for Payload {
@@ -425,16 +429,16 @@ impl Reads for Payload {
     }
 }
 
-/// What a body is said to be, without what else is said of it.
+/// Returns the media type of `Content-Type` in lower case, without parameters.
 pub(crate) fn media_type(headers: &HeaderMap) -> String {
     let kind = headers.get(axum::http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// A document as YAML or JSON, as its author wrote it.
+/// A body that is the text of a workflow document, as YAML or JSON.
 pub(crate) struct Written(pub(crate) String);
 
-/// What documents may be sent as.
+/// Accepted content types of workflow documents.
 const DOCUMENTS: [&str; 4] = ["application/yaml", "application/json", "text/yaml", "text/plain"];
 
 impl Reads for Written {
@@ -446,10 +450,10 @@ impl Reads for Written {
         let step =
             serde_json::json!({ "id": "done", "type": "control.return", "value": { "$expr": "payload" } });
         let example = serde_json::json!({ "steps": [step] });
-        // What is wrong with a document is told line by line, and a draft may be anything.
+        // No schema: the compiler reports errors by line, and a draft may contain anything.
         let schema = |kind: &str| match kind {
             "text/plain" => serde_json::json!({"type": "string"}),
-            _ => serde_json::json!({ "description": "The document.", "examples": [example] }),
+            _ => serde_json::json!({ "description": "The workflow document.", "examples": [example] }),
         };
         DOCUMENTS.iter().map(|kind| (*kind, schema(kind))).collect()
     }
@@ -466,7 +470,7 @@ impl Reads for Written {
     }
 }
 
-/// Bytes, whatever they are.
+/// A body of any bytes.
 pub(crate) struct Raw(pub(crate) Bytes);
 
 impl Reads for Raw {

@@ -1,4 +1,4 @@
-//! Documents that are in no catalogue yet, or taken from one to another: checked, tried out, exported and imported.
+//! Routes of workflow documents outside the catalogue: validate, simulate and test them, and export and import bundles.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use stepwell::catalogue::{Export, Import, Imported, Outcome, Which};
+use stepwell::catalogue::{Export, ExportVersion, Import, ImportOutcome, Imported};
 use stepwell::core::document::{BUNDLE_TIMES, Case, MAX_BYTES};
-use stepwell::core::{Document, Limits, Name, Timestamp};
+use stepwell::core::{Limits, Name, Timestamp, WorkflowSource};
 use stepwell::simulate::{Bounds, TestReport};
 use stepwell::{Permission, Simulation};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -20,121 +20,121 @@ use super::route::{Route, get, post};
 use super::shapes::{DocumentProblem, Instant};
 use crate::routes::problem::Problem;
 
-/// Simulations that go on at a time, whoever has asked for them: each has a thread of its own.
+/// Permits for concurrent simulations of all tenants. Each simulation runs on a separate thread.
 static SIMULATIONS: Semaphore = Semaphore::const_new(4);
-/// How much a simulation may do.
+/// Maximum number of steps and maximum time of a simulation.
 const BOUNDS: Bounds = Bounds { steps: 2_000, time: Duration::from_secs(10) };
-/// Bytes of a run's state, and of everything else that a simulation keeps many of.
+/// Maximum size of a run's state, of a payload and of a cell in a simulation, in bytes.
 const SIMULATED_BYTES: u64 = 64 * 1024;
-/// Test cases that are run at once.
+/// Maximum number of test cases per request.
 const CASES: usize = 100;
-/// How long all cases of a document may take.
+/// Maximum time for all test cases of a document.
 const CASES_TIME: Duration = Duration::from_secs(30);
 
-/// How a document is checked.
+/// Query parameter of a validation.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ValidateDocument {
-    /// What the workflow is called if the document does not say so itself.
+    /// Name of the workflow, 1 to 256 characters. Used only if the document does not state a name.
     #[schemars(length(min = 1, max = 256))]
     name: Option<String>,
 }
 
-/// What was found in a document.
+/// Result of validating a workflow document.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct DocumentChecked {
-    /// It can be published.
+struct ValidationResult {
+    /// True if the document can be published.
     valid: bool,
-    /// What keeps it from being published.
+    /// Errors that prevent publishing.
     problems: Vec<DocumentProblem>,
-    /// What this server lacks to run it. Another process may have it.
+    /// Actions, guards and strategies that this server lacks to run it. Another process may have them.
     warnings: Vec<DocumentProblem>,
 }
 
-/// A document that is run with no side effects.
+/// Request to run a workflow document without side effects.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SimulateDocument {
-    /// The document, as YAML or JSON.
+    /// Text of the workflow document, as YAML or JSON.
     document: String,
-    /// What the workflow is called if the document does not say so itself.
+    /// Name of the workflow, 1 to 256 characters. Used only if the document does not state a name.
     #[schemars(length(min = 1, max = 256))]
     name: Option<String>,
-    /// What the run is started with.
+    /// Input of the run, any JSON value. It replaces the input or event of the test case.
     input: Option<Value>,
-    /// Takes mocks, what is given and what happens from the test case of this name.
+    /// Name of a test case in the document that supplies the mocks, the given data and the events.
     case: Option<String>,
 }
 
-/// A document whose test cases are run.
+/// Request to run the test cases of a workflow document.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct TestDocument {
-    /// The document with its test cases, as YAML or JSON.
+    /// Text of the workflow document with its test cases, as YAML or JSON.
     document: String,
-    /// What the workflow is called if the document does not say so itself.
+    /// Name of the workflow, 1 to 256 characters. Used only if the document does not state a name.
     #[schemars(length(min = 1, max = 256))]
     name: Option<String>,
-    /// Only the case of this name.
+    /// Name of the only test case to run. Default: all test cases.
     case: Option<String>,
 }
 
-/// What a simulated run came to, as the simulator itself says it.
+/// Result of a simulated run.
 #[derive(JsonSchema)]
 #[schemars(rename = "Simulated")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct SimulatedShape {
-    /// The workflow.
+    /// Name of the workflow.
     workflow: String,
-    /// `completed`, `failed`, `waiting` or `cancelled`.
+    /// State at the end: `completed`, `failed`, `waiting` or `cancelled`.
     outcome: String,
-    /// Its result.
+    /// Output of the run; absent if it has not completed.
     result: Option<Value>,
-    /// Why it has failed: code and message.
+    /// Error of the run, with `code` and `message`; absent if it has not failed.
     error: Option<Map<String, Value>>,
-    /// The steps that it stands at.
+    /// Steps that the run waits at.
     waits: Vec<String>,
-    /// What the clock shows in the end.
+    /// Simulated time at the end of the run.
     #[schemars(with = "Instant")]
     now: Timestamp,
-    /// Its variables.
+    /// Variables of the run at the end, by name.
     vars: Map<String, Value>,
-    /// Every step it came to, in order, with its input and output.
+    /// The steps that the run executed, in order, with input and output.
     steps: Vec<Map<String, Value>>,
-    /// Keys of the data store that are not what they were.
+    /// Keys of the data store that the run changed.
     store: Vec<Map<String, Value>>,
-    /// Links that were not there before.
+    /// Links that the run created.
     links: Vec<Map<String, Value>>,
-    /// What of the document it came to.
+    /// Coverage of the document by the run.
     coverage: CoverageShape,
 }
 
-/// What of a document runs came to.
+/// Coverage of a document by runs.
 #[derive(JsonSchema)]
 #[schemars(rename = "Coverage")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct CoverageShape {
-    /// Steps.
+    /// Coverage of the steps.
     steps: TallyShape,
-    /// Ways out of decisions.
+    /// Coverage of the branches of decisions.
     branches: TallyShape,
-    /// What no run came to: the step, the way, and the line.
+    /// Steps and branches that no run reached, with step, branch (`way`) and line.
     uncovered: Vec<Map<String, Value>>,
 }
 
-/// How many of how many.
+/// Number of covered items and of all items.
 #[derive(JsonSchema)]
 #[schemars(rename = "Tally")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct TallyShape {
-    /// So many were come to.
+    /// Number of items that a run reached.
     covered: usize,
-    /// So many there are.
+    /// Number of items in the document.
     total: usize,
 }
 
-/// What the test cases of a document came to.
+/// Result of the test cases of a document.
 #[derive(Debug, Serialize)]
 struct Tested {
     passed: bool,
@@ -142,110 +142,110 @@ struct Tested {
     report: TestReport,
 }
 
-/// What the test cases of a document came to, as the simulator itself says it.
+/// Result of the test cases of a document.
 #[derive(JsonSchema)]
 #[schemars(rename = "Tested")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct TestedShape {
-    /// Every case came as it expects.
+    /// True if every test case passed.
     passed: bool,
-    /// The workflow.
+    /// Name of the workflow.
     workflow: String,
-    /// Each case.
+    /// Result of each test case.
     cases: Vec<CaseShape>,
-    /// What of the document they came to, all together.
+    /// Coverage of the document by all test cases together.
     coverage: CoverageShape,
 }
 
-/// What a test case came to.
+/// Result of one test case.
 #[derive(JsonSchema)]
 #[schemars(rename = "CaseReport")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct CaseShape {
-    /// Its name.
+    /// Name of the test case.
     name: String,
-    /// The line it stands in.
+    /// Line of the test case in the document, counted from 1.
     line: usize,
-    /// Everything came as it expects.
+    /// True if all expectations of the test case are met.
     passed: bool,
-    /// What did not.
+    /// Expectations that are not met, one text each.
     failures: Vec<String>,
 }
 
-/// What is exported.
+/// Query parameters of an export.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ExportWorkflows {
-    /// Only workflows of these names; without this all of them.
+    /// Names of the workflows to export. Default: all workflows.
     #[serde(default)]
     name: Vec<String>,
-    /// Which version of each; the active one unless this says otherwise.
+    /// Version to export of each workflow. Default: `active`.
     which: Option<WhichVersion>,
-    /// As JSON unless this says otherwise.
+    /// Format of the bundle. Default: `json`.
     format: Option<Format>,
 }
 
-/// Which version of a workflow.
+/// Version of a workflow to export.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 enum WhichVersion {
-    /// The one that new runs get; workflows that cannot be started are left out.
+    /// The version that new runs use. Workflows that cannot be started are omitted.
     Active,
-    /// The one with the highest number.
+    /// The version with the highest number.
     Newest,
 }
 
-/// How a bundle is imported.
+/// Query parameters of an import.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ImportWorkflows {
-    /// New runs get what was imported from then on.
+    /// True = new runs use the imported versions from now on. Default: false.
     activate: Option<bool>,
-    /// Nothing is written: it is only said what would be.
+    /// True = report the result, but write nothing. Default: false.
     dry_run: Option<bool>,
-    /// What is to be remembered with each new version.
+    /// Note stored with each new version, at most 1,000 characters.
     #[schemars(length(max = 1000))]
     note: Option<String>,
 }
 
-/// What an import came to.
+/// Result of an import.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct WorkflowsImported {
-    /// Nothing was written.
+    /// True if nothing was written.
     dry_run: bool,
-    /// Each workflow of the bundle.
+    /// Result for each workflow of the bundle.
     items: Vec<WorkflowImported>,
 }
 
-/// What the import of one workflow came to, or would.
+/// Result of the import of one workflow. For a dry run, the predicted result.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct WorkflowImported {
-    /// The workflow.
+    /// Name of the workflow.
     #[schemars(with = "String")]
     name: Name,
-    /// What was done.
-    outcome: ImportOutcome,
-    /// The version that it is.
+    /// Effect on the workflow: `new`, `newVersion` or `unchanged`.
+    outcome: ImportOutcomeShape,
+    /// Number of the imported version, or of the newest version if nothing changed.
     version: u32,
-    /// The hash of the definition that runs of it are pinned to.
+    /// Hash of the definition that runs of this version are pinned to.
     hash: String,
-    /// New runs get it, and did not before.
+    /// True if the import made this version the one that new runs use.
     activated: bool,
-    /// What this server lacks to run it. Another process may have it.
+    /// Actions, guards and strategies that this server lacks to run it. Another process may have them.
     warnings: Vec<DocumentProblem>,
 }
 
-/// What the import of a workflow comes to.
+/// Effect of an import on one workflow.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-enum ImportOutcome {
-    /// It was not there before.
+enum ImportOutcomeShape {
+    /// The workflow had no published version.
     New,
-    /// It has another version.
+    /// The import added a version.
     NewVersion,
-    /// The newest version says the same.
+    /// The newest version has the same content.
     Unchanged,
 }
 
@@ -253,9 +253,9 @@ impl From<Imported> for WorkflowImported {
     fn from(imported: Imported) -> Self {
         let Imported { name, outcome, version, hash, is_activated, warnings } = imported;
         let outcome = match outcome {
-            Outcome::New => ImportOutcome::New,
-            Outcome::NewVersion => ImportOutcome::NewVersion,
-            Outcome::Unchanged => ImportOutcome::Unchanged,
+            ImportOutcome::New => ImportOutcomeShape::New,
+            ImportOutcome::NewVersion => ImportOutcomeShape::NewVersion,
+            ImportOutcome::Unchanged => ImportOutcomeShape::Unchanged,
         };
         let (hash, warnings) = (hash.to_string(), DocumentProblem::all(warnings));
         WorkflowImported { name, outcome, version, hash, activated: is_activated, warnings }
@@ -265,25 +265,25 @@ impl From<Imported> for WorkflowImported {
 pub(super) fn routes() -> Vec<Route> {
     let (view, publish) = (Permission::View, Permission::Publish);
     vec![
-        post("/v1/catalogue/validate", "validateDocument", view, "Says everything that is wrong with a document; the body is the document.")
-            .ok::<DocumentChecked>("What is wrong with it: nothing, if it can be published.")
+        post("/v1/catalogue/validate", "validateDocument", view, "Validate a workflow document, sent as the body.")
+            .ok::<ValidationResult>("Errors and warnings. A document without errors can be published.")
             .to(validate),
-        post("/v1/catalogue/simulate", "simulateDocument", publish, "Runs a document with no side effects, and shows each step's input and output.")
-            .notes("Calls that nobody has mocked give null, and are marked. It is ended after 2,000 steps or 10 seconds, and its state has at most 64 KiB.")
-            .ok::<SimulatedShape>("What the run came to.")
+        post("/v1/catalogue/simulate", "simulateDocument", publish, "Run a workflow document without side effects and show the input and output of each step.")
+            .notes("Calls without a mock return null and are marked. Limits: 2,000 steps, 10 seconds and 64 KiB of state.")
+            .ok::<SimulatedShape>("Result of the simulated run.")
             .to(simulate),
-        post("/v1/catalogue/test", "testDocument", publish, "Runs the test cases of a document, with no side effects.")
-            .notes("At most 100 cases are run at once, within 30 seconds.")
-            .ok::<TestedShape>("What the cases came to.")
+        post("/v1/catalogue/test", "testDocument", publish, "Run the test cases of a workflow document, without side effects.")
+            .notes("Limits: 100 test cases per request and 30 seconds in total.")
+            .ok::<TestedShape>("Result of each test case.")
             .to(test),
-        get("/v1/catalogue/export", "exportWorkflows", view, "Gives workflows as one document.")
+        get("/v1/catalogue/export", "exportWorkflows", view, "Export workflows as one bundle.")
             .ok::<Map<String, Value>>("The bundle.")
             .or_yaml::<Map<String, Value>>("The bundle as YAML.")
             .to(export),
-        post("/v1/catalogue/import", "importWorkflows", publish, "Publishes everything in a bundle, or nothing; the body is the bundle.")
-            .notes("To import the same twice changes nothing. Mistakes in any of it are 422 `invalidDocument`.")
+        post("/v1/catalogue/import", "importWorkflows", publish, "Publish all workflows of a bundle, sent as the body, or none.")
+            .notes("Importing the same bundle again changes nothing. An error in any workflow is a 422 `invalidDocument`.")
             .body_bytes(MAX_BYTES * BUNDLE_TIMES)
-            .ok::<WorkflowsImported>("What the import of each workflow came to, or would.")
+            .ok::<WorkflowsImported>("Result for each workflow; the predicted result for a dry run.")
             .to(import),
     ]
 }
@@ -292,14 +292,14 @@ async fn validate(call: Call<Nothing, ValidateDocument, Written>) -> Result<Repl
     let catalogue = call.engine().catalogue();
     catalogue.refresh().await?;
     let checked = catalogue.check(call.query.name.as_deref(), &call.body.0)?;
-    Reply::ok(&DocumentChecked {
+    Reply::ok(&ValidationResult {
         valid: checked.is_sound(),
         problems: DocumentProblem::all(checked.problems),
         warnings: DocumentProblem::all(checked.warnings),
     })
 }
 
-/// Nothing in a simulation may be larger.
+/// Returns the size limits of simulations.
 fn limits() -> Limits {
     Limits {
         snapshot_bytes: SIMULATED_BYTES,
@@ -309,28 +309,29 @@ fn limits() -> Limits {
     }
 }
 
-fn simulation(document: &Document) -> Simulation {
+fn simulation(document: &WorkflowSource) -> Simulation {
     Simulation::of(document).bounds(BOUNDS).limits(limits())
 }
 
-/// Room for another simulation.
-fn room() -> Result<SemaphorePermit<'static>, Problem> {
+/// Acquires a permit for a simulation, or answers 503 if all are taken.
+fn permit() -> Result<SemaphorePermit<'static>, Problem> {
     SIMULATIONS.try_acquire().map_err(|_| {
-        let detail = "As many simulations are going on as there is room for. Try again in a moment.";
+        let detail = "The maximum number of concurrent simulations is reached. Retry in a moment.";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).later(1)
     })
 }
 
-fn no_case(document: &Document, name: &str) -> Problem {
+fn no_case(document: &WorkflowSource, name: &str) -> Problem {
     let names: Vec<_> = document.cases().iter().map(|case| format!("`{}`", case.name)).collect();
     let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    let detail = format!("The document has no test case `{name}`; there are: {there}.");
+    let detail = format!("The document has no test case `{name}`. Its test cases: {there}.");
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "noCase", detail)
 }
 
 async fn simulate(call: Call<Nothing, Nothing, Json<SimulateDocument>>) -> Result<Reply, Problem> {
     let Json(SimulateDocument { document, name, input, case }) = call.body;
-    let document = Document::read(&document, name.as_deref()).map_err(|wrong| wrong_document(&wrong))?;
+    let document =
+        WorkflowSource::read(&document, name.as_deref()).map_err(|wrong| wrong_document(&wrong))?;
     let mut case = match case {
         None => Case::default(),
         Some(name) => {
@@ -341,11 +342,11 @@ async fn simulate(call: Call<Nothing, Nothing, Json<SimulateDocument>>) -> Resul
     if input.is_some() {
         (case.input, case.event) = (input, None);
     }
-    let (simulation, room) = (simulation(&document), room()?);
-    // Whoever hangs up does not make room: it goes on until it is over.
+    let (simulation, permit) = (simulation(&document), permit()?);
+    // A client that disconnects does not release the permit: the simulation continues until it ends.
     let simulated = tokio::spawn(async move {
         let simulated = simulation.run(&case).await;
-        drop(room);
+        drop(permit);
         simulated
     });
     Reply::ok(&simulated.await.map_err(|error| Problem::internal(&error))??)
@@ -353,21 +354,22 @@ async fn simulate(call: Call<Nothing, Nothing, Json<SimulateDocument>>) -> Resul
 
 async fn test(call: Call<Nothing, Nothing, Json<TestDocument>>) -> Result<Reply, Problem> {
     let Json(TestDocument { document, name, case }) = call.body;
-    let document = Document::read(&document, name.as_deref()).map_err(|wrong| wrong_document(&wrong))?;
+    let document =
+        WorkflowSource::read(&document, name.as_deref()).map_err(|wrong| wrong_document(&wrong))?;
     let is_asked = |one: &&Case| case.as_ref().is_none_or(|name| one.name == *name);
     let cases: Vec<_> = document.cases().iter().filter(is_asked).cloned().collect();
     if let (Some(name), true) = (&case, cases.is_empty()) {
         return Err(no_case(&document, name));
     }
     if cases.len() > CASES {
-        let detail = format!("The document has {} test cases; at most {CASES} are run at once.", cases.len());
+        let detail = format!("The document has {} test cases; the maximum is {CASES}.", cases.len());
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "limit", detail);
         return Err(problem.param("limit", "cases").param("max", CASES));
     }
-    let (simulation, room) = (simulation(&document), room()?);
+    let (simulation, permit) = (simulation(&document), permit()?);
     let tested = tokio::spawn(async move {
         let tested = tokio::time::timeout(CASES_TIME, simulation.test_all(&cases)).await;
-        drop(room);
+        drop(permit);
         tested
     });
     let tested = tested.await.map_err(|error| Problem::internal(&error))?;
@@ -375,7 +377,7 @@ async fn test(call: Call<Nothing, Nothing, Json<TestDocument>>) -> Result<Reply,
         let detail = format!("The test cases took longer than {} seconds.", CASES_TIME.as_secs());
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "endless", detail)
     })?;
-    // What a case did step by step is looked at by simulating it.
+    // The report omits the steps of each case. Simulate the case to see them.
     report.cases.iter_mut().for_each(|case| case.simulated = None);
     Reply::ok(&Tested { passed: report.passed(), report })
 }
@@ -385,8 +387,8 @@ async fn export(call: Call<Nothing, ExportWorkflows>) -> Result<Reply, Problem> 
     let ExportWorkflows { name, which, format } = call.query;
     let export = if name.is_empty() { Export::all() } else { Export::of(name) };
     let export = export.which(match which {
-        None | Some(WhichVersion::Active) => Which::Active,
-        Some(WhichVersion::Newest) => Which::Newest,
+        None | Some(WhichVersion::Active) => ExportVersion::Active,
+        Some(WhichVersion::Newest) => ExportVersion::Newest,
     });
     Reply::document(&catalogue.export(export).await?.to_value(), format)
 }

@@ -1,170 +1,170 @@
-//! Several changes to keys and links as one transaction, and how every change to the data over the API is written.
+//! Route that changes several keys and links in one transaction, and the shared code that writes data for the API.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 use stepwell::data::{Changes, Increment, NewLink};
-use stepwell::store::{Ends, OpResult};
-use stepwell::{Done, Permission};
+use stepwell::store::{LinkEnds, OpResult};
+use stepwell::{Idempotent, Permission};
 
 use super::call::{Call, Json, Nothing};
-use super::kv::{Holds, KeyType};
-use super::links::Thing;
+use super::kv::{KeyExpiry, KeyType};
+use super::links::EntityRef;
 use super::reply::Reply;
 use super::route::{Route, post};
 use super::shapes::Id;
 use crate::routes::problem::Problem;
 
-/// Changes that are made together or not at all.
+/// Request to change keys and links in one transaction.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ChangeData {
-    /// What is checked and changed, in this order.
+    /// Checks and changes, applied in this order; 1 to 1,000.
     #[schemars(length(min = 1, max = 1000))]
     changes: Vec<DataChange>,
 }
 
-/// Something that is checked or changed.
+/// A check or a change of one key or link.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(tag = "op", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 enum DataChange {
-    /// The key must be at this revision; if it is not, nothing is changed.
+    /// Requires that the key is at this revision; otherwise nothing is changed.
     Check {
-        /// The namespace.
+        /// Namespace of the key, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         namespace: String,
-        /// The key.
+        /// Name of the key, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         key: String,
-        /// The revision; 0 = it must have no value.
+        /// Required revision of the key; 0 = the key must have no value.
         revision: u64,
     },
-    /// The key gets a value.
+    /// Sets the value of a key.
     Set {
-        /// The namespace.
+        /// Namespace of the key, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         namespace: String,
-        /// The key.
+        /// Name of the key, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         key: String,
-        /// The value; `null` is one.
+        /// New value, any JSON value including `null`.
         value: Value,
-        /// What kind of value it is, for editors.
+        /// Type of the value, for editors. Default: `json`.
         value_type: Option<KeyType>,
-        /// For how many seconds it holds; without this until it is deleted.
+        /// Time to live of the value, in seconds. Default: it never expires.
         #[schemars(range(min = 1, max = 3_153_600_000u64))]
         ttl_seconds: Option<u64>,
-        /// It holds as long as the value before it.
+        /// True = keep the expiry of the previous value. Not together with `ttlSeconds`. Default: false.
         #[serde(default)]
         keep_ttl: bool,
-        /// Only if the key is at this revision; 0 = only if it has no value.
+        /// Required revision of the key; 0 = the key must have no value. Default: any revision.
         if_revision: Option<u64>,
     },
-    /// The key has no value any more.
+    /// Deletes the value of a key.
     Delete {
-        /// The namespace.
+        /// Namespace of the key, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         namespace: String,
-        /// The key.
+        /// Name of the key, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         key: String,
     },
-    /// Something is added to the key's number.
+    /// Adds to the number in a key.
     Increment {
-        /// The namespace.
+        /// Namespace of the key, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         namespace: String,
-        /// The key.
+        /// Name of the key, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         key: String,
-        /// How much; 1 unless this says otherwise.
+        /// Number to add; negative numbers subtract. Default: 1.
         #[schemars(with = "Option<f64>")]
         by: Option<Number>,
-        /// What an absent key counts as; 0 unless this says otherwise.
+        /// Number that a key without a value starts from. Default: 0.
         #[schemars(with = "Option<f64>")]
         initial: Option<Number>,
     },
-    /// A link is there, with these attributes in place of those before.
+    /// Creates a link between two entities, or replaces the attributes of an existing one.
     Link {
-        /// The namespace.
+        /// Namespace of the link, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         namespace: String,
-        /// Where it begins.
-        from: Thing,
-        /// Where it ends.
-        to: Thing,
-        /// What the one is to the other; `related` unless this says otherwise.
+        /// Entity that the link starts at.
+        from: EntityRef,
+        /// Entity that the link ends at.
+        to: EntityRef,
+        /// Name of the relation. Default: `related`.
         #[schemars(length(min = 1, max = 256))]
         relation: Option<String>,
-        /// What else is to be said of it.
+        /// Attributes of the link, any JSON value. Default: an empty object.
         #[serde(default = "no_attributes")]
         attributes: Value,
     },
-    /// Links that begin at one thing or end at another, or both, are not there any more.
+    /// Deletes the links that start at one entity, end at another, or both.
     Unlink {
-        /// The namespace.
+        /// Namespace of the links, 1 to 256 characters.
         #[schemars(length(min = 1, max = 256))]
         namespace: String,
-        /// Where they begin.
-        from: Option<Thing>,
-        /// Where they end.
-        to: Option<Thing>,
-        /// Only with this relation.
+        /// Entity that the links start at.
+        from: Option<EntityRef>,
+        /// Entity that the links end at.
+        to: Option<EntityRef>,
+        /// Deletes only links with this relation.
         #[schemars(length(min = 1, max = 256))]
         relation: Option<String>,
     },
 }
 
-/// What the changes came to.
+/// Result of a transaction.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct DataChanged {
-    /// Each one's result, in the order of the changes.
+    /// Result of each change, in the order of the request.
     results: Vec<DataResult>,
 }
 
-/// What a change came to.
+/// Result of one check or change.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "op", rename_all = "camelCase", rename_all_fields = "camelCase")]
 enum DataResult {
-    /// It is at the revision that was named.
+    /// The key is at the required revision.
     Check {
-        /// That revision.
+        /// Revision of the key.
         revision: u64,
     },
-    /// The key has the value.
+    /// The value was set.
     Set {
-        /// The key's revision now.
+        /// New revision of the key.
         revision: u64,
-        /// It had no value before.
+        /// True if the key had no value before.
         created: bool,
     },
-    /// The key has no value.
+    /// The key has no value any more.
     Delete {
-        /// The key's revision now.
+        /// New revision of the key.
         revision: u64,
-        /// It had a value before.
+        /// True if the key had a value before.
         deleted: bool,
     },
-    /// The number was counted up.
+    /// The number was changed.
     Increment {
-        /// The number now.
+        /// New number in the key.
         #[schemars(with = "f64")]
         value: Value,
-        /// The key's revision now.
+        /// New revision of the key.
         revision: u64,
     },
-    /// The link is there.
+    /// The link was created, or its attributes were replaced.
     Link {
-        /// Its id.
+        /// Id of the link, a UUID.
         #[schemars(with = "Id")]
         link_id: Value,
-        /// It was not there before.
+        /// True if the link is new.
         created: bool,
     },
-    /// The links are not there.
+    /// The links were deleted.
     Unlink {
-        /// How many were.
+        /// Number of deleted links.
         #[schemars(with = "u64")]
         deleted_count: Value,
     },
@@ -172,10 +172,10 @@ enum DataResult {
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        post("/v1/data", "changeData", Permission::Manage, "Changes keys and links, all of it or nothing.")
-            .notes("A `check` or an `ifRevision` that does not hold, or anything that cannot be done, leaves everything as it was.")
+        post("/v1/data", "changeData", Permission::Manage, "Change keys and links in one transaction.")
+            .notes("If a `check` or an `ifRevision` fails, or a change is invalid, nothing is changed.")
             .keyed()
-            .ok::<DataChanged>("What each of the changes came to.")
+            .ok::<DataChanged>("Result of each change.")
             .to(change),
     ]
 }
@@ -186,18 +186,18 @@ async fn change(call: Call<Nothing, Nothing, Json<ChangeData>>) -> Result<Reply,
         changes = one.joining(changes)?;
     }
     let done = write(&call, changes).await?;
-    let results = call.body.0.changes.iter().zip(done.came_to).map(|(one, result)| one.came_to(result));
+    let results = call.body.0.changes.iter().zip(done.value).map(|(one, result)| one.value(result));
     Ok(Reply::ok(&DataChanged { results: results.collect() })?.replayed(!done.is_new))
 }
 
 impl DataChange {
-    /// The changes, and this one.
+    /// Appends this change to the others.
     fn joining(&self, changes: Changes) -> Result<Changes, Problem> {
         Ok(match self {
             DataChange::Check { namespace, key, revision } => changes.check(namespace, key, *revision),
             DataChange::Set { namespace, key, value, value_type, ttl_seconds, keep_ttl, if_revision } => {
-                let holds = Holds { ttl_seconds: *ttl_seconds, keep_ttl: *keep_ttl };
-                changes.set_with(namespace, key, holds.set(value, *value_type, *if_revision)?)
+                let expiry = KeyExpiry { ttl_seconds: *ttl_seconds, keep_ttl: *keep_ttl };
+                changes.set_with(namespace, key, expiry.set(value, *value_type, *if_revision)?)
             }
             DataChange::Delete { namespace, key } => changes.delete(namespace, key),
             DataChange::Increment { namespace, key, by, initial } => {
@@ -206,7 +206,7 @@ impl DataChange {
             DataChange::Link { namespace, from, to, relation, attributes } => {
                 changes.link(namespace, link(from, to, relation.as_deref(), attributes))
             }
-            DataChange::Unlink { namespace, from, to, relation } => changes.unlink(Ends {
+            DataChange::Unlink { namespace, from, to, relation } => changes.unlink(LinkEnds {
                 namespace: namespace.clone(),
                 from: from.as_ref().map(Into::into),
                 to: to.as_ref().map(Into::into),
@@ -215,7 +215,7 @@ impl DataChange {
         })
     }
 
-    fn came_to(&self, result: OpResult) -> DataResult {
+    fn value(&self, result: OpResult) -> DataResult {
         let OpResult { revision, created, existed, value } = result;
         let value = value.unwrap_or_default();
         match self {
@@ -229,38 +229,38 @@ impl DataChange {
     }
 }
 
-/// What is added to a number.
+/// Builds an increment. `by` defaults to 1.
 pub(super) fn increment(by: Option<&Number>, initial: Option<&Number>) -> Increment {
     let increment = Increment::by(by.cloned().unwrap_or_else(|| 1.into()));
     initial.cloned().into_iter().fold(increment, Increment::initial)
 }
 
-/// Of a link nothing else is to be said.
+/// Returns the default attributes of a link: an empty object.
 pub(super) fn no_attributes() -> Value {
     Value::Object(Map::new())
 }
 
-/// A link that is to be there.
-pub(super) fn link(from: &Thing, to: &Thing, relation: Option<&str>, attributes: &Value) -> NewLink {
+/// Builds a link between two entities.
+pub(super) fn link(from: &EntityRef, to: &EntityRef, relation: Option<&str>, attributes: &Value) -> NewLink {
     let link = NewLink::new(from.into(), to.into()).attributes(attributes);
     relation.into_iter().fold(link, NewLink::relation)
 }
 
-/// Writes changes, once under the request's key.
+/// Writes changes in one transaction, once per idempotency key.
 pub(super) async fn write<P, Q, B>(
     call: &Call<P, Q, B>,
     changes: Changes,
-) -> Result<Done<Vec<OpResult>>, Problem> {
+) -> Result<Idempotent<Vec<OpResult>>, Problem> {
     let changes = call.key()?.into_iter().fold(changes, Changes::once);
     Ok(call.engine().write_once(changes).await?)
 }
 
-/// Writes changes, once under the request's key, and gives what the last of them came to.
+/// Writes changes in one transaction, once per idempotency key, and returns the result of the last change.
 pub(super) async fn write_one<P, Q, B>(
     call: &Call<P, Q, B>,
     changes: Changes,
-) -> Result<Done<OpResult>, Problem> {
-    let Done { mut came_to, is_new } = write(call, changes).await?;
-    let last = came_to.pop().ok_or_else(|| Problem::internal(&"a write gives a result"))?;
-    Ok(Done { came_to: last, is_new })
+) -> Result<Idempotent<OpResult>, Problem> {
+    let Idempotent { mut value, is_new } = write(call, changes).await?;
+    let last = value.pop().ok_or_else(|| Problem::internal(&"a write returned no result"))?;
+    Ok(Idempotent { value: last, is_new })
 }

@@ -1,4 +1,4 @@
-//! The doctor over HTTP: what is stuck and why, of a tenant and of one run, and how the store is doing.
+//! Routes of the doctor: diagnose a tenant or one run, and report the health of the store.
 
 use std::sync::Arc;
 
@@ -6,84 +6,85 @@ use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepwell::core::{Name, RunId, Timestamp};
-use stepwell::doctor::{Awaited, Example, Finding, Kind, Owner, Remedy, Severity};
-use stepwell::ledger::{Tried, Tries};
+use stepwell::doctor::{AwaitedInput, Example, Finding, FindingKind, Owner, Remedy, Severity};
+use stepwell::ledger::{Attempts, FailedAttempt};
 use stepwell::store::TenantScope;
 use stepwell::{Diagnose, Diagnosis, Permission, RunDiagnosis};
 
 use super::call::{Call, Nothing};
 use super::reply::Reply;
 use super::route::{Route, get};
-use super::runs::OfRun;
+use super::runs::RunPath;
 use super::shapes::{Id, Instant, RunStatus, Span, span};
 use crate::routes::problem::Problem;
 
-/// Free bytes on the disk below which it is nearly full.
+/// Free disk space below which the doctor warns, in bytes.
 const DISK_LOW: u64 = 1024 * 1024 * 1024;
-/// Free bytes on the disk below which commits are about to fail.
+/// Free disk space below which the doctor reports an error, in bytes: commits are about to fail.
 const DISK_FULL: u64 = 64 * 1024 * 1024;
-/// A log that is larger than this is not being copied back.
+/// Size of the write-ahead log above which the doctor warns, in bytes. A larger log means that a reader blocks
+/// checkpoints.
 const LOG_LARGE: u64 = 1024 * 1024 * 1024;
-/// Fewer fsyncs a second than this are few.
+/// Rate of fsyncs below which the doctor warns, per second.
 const FSYNCS_FEW: f64 = 50.0;
 
-/// How a store is doing, beside what is in it.
+/// Facts about the store itself: type, schema, sizes and disk speed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StoreFacts {
-    /// `sqlite` or `postgres`, and the version of the server.
+pub struct StoreInfo {
+    /// Type of the store, `sqlite` or `postgres`, and the version of the database server.
     pub kind: String,
-    /// The number of its newest migration.
+    /// Number of the newest schema migration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<u32>,
-    /// Its size.
+    /// Size of the database, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// The size of the log beside it.
+    /// Size of the write-ahead log, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_bytes: Option<u64>,
-    /// What is free on its disk.
+    /// Free space on the database's disk, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// How often a second a page can be brought to disk, one after the other; measured now and then.
+    /// Sequential fsyncs of one page per second, measured from time to time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fsyncs_per_second: Option<f64>,
-    /// Half of those take no longer than this many microseconds.
+    /// Median duration of an fsync, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fsync_p50_us: Option<u64>,
-    /// 99 of 100 take no longer than this many microseconds.
+    /// 99th percentile of the duration of an fsync, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fsync_p99_us: Option<u64>,
 }
 
-/// Says how the store is doing.
-pub type StoreFactsOf = Arc<dyn Fn() -> BoxFuture<'static, Result<StoreFacts, String>> + Send + Sync>;
+/// A function that collects data about the store. Its error is reported as a finding.
+pub type StoreInfoSource = Arc<dyn Fn() -> BoxFuture<'static, Result<StoreInfo, String>> + Send + Sync>;
 
-/// How far is looked, and what counts as late.
+/// Limits and thresholds of a diagnosis.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct HowFar {
-    /// Rows of each kind that are looked at; 200 unless this says otherwise.
+struct DiagnoseOptions {
+    /// Maximum number of rows read of each kind, 1 to 1,000. Default: 200.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<u32>,
-    /// Examples of each finding; 5 unless this says otherwise.
+    /// Maximum number of examples per finding, 1 to 50. Default: 5.
     #[schemars(range(min = 1, max = 50))]
     examples: Option<u32>,
-    /// What is due for longer than this is late; a minute unless this says otherwise.
+    /// Time after its due time from which work counts as late. Default: `1m`.
     #[schemars(with = "Option<Span>")]
     late: Option<String>,
-    /// A step that takes longer than this takes long; an hour unless this says otherwise.
+    /// Duration above which a step counts as long. Default: `1h`.
     #[schemars(with = "Option<Span>")]
     long: Option<String>,
-    /// Who waits for longer than this waits for very long; 30 days unless this says otherwise.
+    /// Age above which a wait is reported. Default: `30d`.
     #[schemars(with = "Option<Span>")]
     old: Option<String>,
-    /// Everything is read, to find what cannot be: that takes as long as there is much.
+    /// True = read every row to find unreadable ones; the time grows with the amount of data. Default: false.
     #[serde(default)]
     deep: bool,
 }
 
-impl HowFar {
+impl DiagnoseOptions {
     fn read(&self) -> Result<Diagnose, Problem> {
         let ms = |said: &Option<String>, default: u64| match said {
             Some(text) => Ok::<_, Problem>(u64::try_from(span(text)?.as_millis()).unwrap_or(u64::MAX)),
@@ -102,107 +103,107 @@ impl HowFar {
     }
 }
 
-/// How bad something is.
+/// Severity of a finding: `info`, `warning` or `error`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-enum HowBad {
-    /// Somebody may want to know.
+enum FindingSeverity {
+    /// Information that needs no action.
     Info,
-    /// It may become a problem.
+    /// May become a problem.
     Warning,
-    /// Something does not go on by itself.
+    /// Something is stuck and needs an operator.
     Error,
 }
 
-impl From<Severity> for HowBad {
+impl From<Severity> for FindingSeverity {
     fn from(severity: Severity) -> Self {
         match severity {
-            Severity::Info => HowBad::Info,
-            Severity::Warning => HowBad::Warning,
-            Severity::Error => HowBad::Error,
+            Severity::Info => FindingSeverity::Info,
+            Severity::Warning => FindingSeverity::Warning,
+            Severity::Error => FindingSeverity::Error,
         }
     }
 }
 
-/// What to do about it.
+/// A suggested next step.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct DoNext {
-    /// What it is for, for a person.
+struct RemedyView {
+    /// Text of the advice, for people.
     advice: String,
-    /// The command that does it.
+    /// Command that follows the advice; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<String>,
 }
 
-impl From<&Remedy> for DoNext {
+impl From<&Remedy> for RemedyView {
     fn from(remedy: &Remedy) -> Self {
-        DoNext { advice: remedy.advice(), command: remedy.command() }
+        RemedyView { advice: remedy.advice(), command: remedy.command() }
     }
 }
 
-/// One of those that something was found of.
+/// An example of a finding.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct ExampleShown {
-    /// The run, if it is one.
+struct FindingExample {
+    /// Id of the run, a UUID; absent if the example is not a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     run: Option<RunId>,
-    /// What it is called otherwise.
+    /// Name of the example, if it is not a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    /// The workflow.
+    /// Name of the workflow; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     workflow: Option<Name>,
-    /// Since when.
+    /// Time since which the example is in this state; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     since: Option<Timestamp>,
-    /// What is to be said of this one.
+    /// Explanation of this example.
     why: String,
-    /// What to do about it, the likeliest first.
-    next: Vec<DoNext>,
+    /// Suggested next steps, most likely first.
+    next: Vec<RemedyView>,
 }
 
-impl From<Example> for ExampleShown {
+impl From<Example> for FindingExample {
     fn from(example: Example) -> Self {
         let Example { run, name, workflow, since, why, remedies } = example;
-        let next = remedies.iter().map(DoNext::from).collect();
-        ExampleShown { run, name, workflow, since, why, next }
+        let next = remedies.iter().map(RemedyView::from).collect();
+        FindingExample { run, name, workflow, since, why, next }
     }
 }
 
-/// Something that was found.
+/// A finding of the doctor.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct FindingShown {
-    /// How bad it is.
-    severity: HowBad,
-    /// A stable word for the kind of thing.
+struct FindingView {
+    /// Severity of the finding: `info`, `warning` or `error`.
+    severity: FindingSeverity,
+    /// Stable code of the finding, for programs.
     kind: String,
-    /// What was found, in a line.
+    /// Summary of the finding, one line.
     what: String,
-    /// Why that is so, or what it means.
+    /// Cause or effect of the finding.
     why: String,
-    /// Since when, of the oldest.
+    /// Time since which the oldest example is in this state; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     since: Option<Timestamp>,
-    /// How many were seen.
+    /// Number of matching items that were read.
     count: u64,
-    /// Some of them.
-    examples: Vec<ExampleShown>,
+    /// Some of the matching items.
+    examples: Vec<FindingExample>,
 }
 
-impl From<Finding> for FindingShown {
+impl From<Finding> for FindingView {
     fn from(finding: Finding) -> Self {
         let Finding { severity, kind, what, why, since, count, examples } = finding;
-        let examples = examples.into_iter().map(ExampleShown::from).collect();
-        FindingShown {
+        let examples = examples.into_iter().map(FindingExample::from).collect();
+        FindingView {
             severity: severity.into(),
-            kind: Kind::word(kind).to_owned(),
+            kind: FindingKind::word(kind).to_owned(),
             what,
             why,
             since,
@@ -212,11 +213,12 @@ impl From<Finding> for FindingShown {
     }
 }
 
-impl FindingShown {
-    /// Something that the store itself has to say.
-    fn of_store(severity: HowBad, kind: &str, what: &str, why: String, advice: &str) -> Self {
-        let next = vec![DoNext { advice: advice.to_owned(), command: Some("stepwell db status".to_owned()) }];
-        let example = ExampleShown {
+impl FindingView {
+    /// Creates a finding about the store itself.
+    fn of_store(severity: FindingSeverity, kind: &str, what: &str, why: String, advice: &str) -> Self {
+        let next =
+            vec![RemedyView { advice: advice.to_owned(), command: Some("stepwell db status".to_owned()) }];
+        let example = FindingExample {
             run: None,
             name: Some("store".to_owned()),
             workflow: None,
@@ -224,7 +226,7 @@ impl FindingShown {
             why: why.clone(),
             next,
         };
-        FindingShown {
+        FindingView {
             severity,
             kind: kind.to_owned(),
             what: what.to_owned(),
@@ -236,217 +238,222 @@ impl FindingShown {
     }
 }
 
-/// What was looked at.
+/// Extent of the diagnosis for one kind of row.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct LookedAt {
-    /// What.
-    at: &'static str,
-    /// How many rows.
+struct ScannedRows {
+    /// Kind of row, for people.
+    kind: &'static str,
+    /// Number of rows that were read.
     rows: u64,
-    /// Those were all; if not, the limit was reached and there are more.
+    /// True if all rows were read; false if the limit was reached.
     all: bool,
 }
 
-/// A process that the store knows.
+/// A process that has registered with the store.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct ProcessShown {
-    /// The process.
+struct ProcessView {
+    /// Id of the process, a UUID.
     #[schemars(with = "Id")]
     id: uuid::Uuid,
-    /// It counts as living.
-    lives: bool,
-    /// Until when, by its last heartbeat; absent if that is long past.
+    /// True if the process's lease has not expired.
+    alive: bool,
+    /// Time at which the process's lease expires without a heartbeat; absent if it expired long ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
-    lives_until: Option<Timestamp>,
-    /// It is the one that answers.
+    lease_until: Option<Timestamp>,
+    /// True if this process answers the request.
     this: bool,
 }
 
-/// What is stuck, and why.
+/// Result of a diagnosis.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct DoctorSays {
-    /// When it was looked.
+struct DoctorReport {
+    /// Time of the diagnosis.
     #[schemars(with = "Instant")]
     at: Timestamp,
-    /// Nothing is stuck.
+    /// True if no finding has the severity `error`.
     healthy: bool,
-    /// What was found, the worst first.
-    findings: Vec<FindingShown>,
-    /// What was looked at, and how far.
-    looked: Vec<LookedAt>,
-    /// The processes that the store knows.
-    processes: Vec<ProcessShown>,
-    /// Runs that the process which answers works on at most; 0 = none.
+    /// Findings, most severe first.
+    findings: Vec<FindingView>,
+    /// Number of rows read, by kind.
+    scanned: Vec<ScannedRows>,
+    /// The processes that have registered with the store.
+    processes: Vec<ProcessView>,
+    /// Maximum number of runs that this process drives at a time; 0 = it drives none.
     max_runs: usize,
-    /// Runs that it has room for now.
-    room: usize,
-    /// By how many milliseconds its clock is ahead of its computer's, because it follows the database's.
+    /// Number of further runs that this process can drive now.
+    free_slots: usize,
+    /// Offset of the engine's clock, which follows the database's, from this computer's, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     clock_ahead_ms: Option<i64>,
-    /// How the store is doing; only for the server's own tenant.
+    /// Facts about the store. Present only for callers of the server's own tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
-    store: Option<StoreFacts>,
+    store: Option<StoreInfo>,
 }
 
-/// What a run waits for.
+/// A wait of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct AwaitedShown {
-    /// Where.
+struct AwaitedInputView {
+    /// Name of the place or step that waits.
     #[schemars(with = "String")]
     place: Name,
-    /// Signals that are taken there.
+    /// Names of the signals that the wait accepts.
     #[schemars(with = "Vec<String>")]
     signals: Vec<Name>,
-    /// The event that is.
+    /// Name of the event that the wait accepts; absent if none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     event: Option<Name>,
-    /// Children that have not ended.
+    /// Number of child runs that have not ended; absent if the wait is not for children.
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<u32>,
-    /// Who may answer, if not everybody.
+    /// Users and roles that may answer; empty = no restriction.
     answerers: Vec<String>,
-    /// Since when.
+    /// Time at which the wait began.
     #[schemars(with = "Instant")]
     since: Timestamp,
-    /// Until when.
+    /// Time at which the wait times out; absent without a timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     until: Option<Timestamp>,
 }
 
-impl From<Awaited> for AwaitedShown {
-    fn from(wait: Awaited) -> Self {
-        let Awaited { place, signals, event, children, answerers, since, until } = wait;
-        AwaitedShown { place, signals, event, children, answerers, since, until }
+impl From<AwaitedInput> for AwaitedInputView {
+    fn from(wait: AwaitedInput) -> Self {
+        let AwaitedInput { place, signals, event, children, answerers, since, until } = wait;
+        AwaitedInputView { place, signals, event, children, answerers, since, until }
     }
 }
 
-/// A step that is tried, or a try of it that failed.
+/// A step in progress, or a failed attempt of one.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TryShown {
-    /// The step.
+struct AttemptView {
+    /// Name of the transition or step.
     #[schemars(with = "String")]
     transition: Name,
-    /// Tries that have failed.
+    /// Number of failed attempts; absent for a single failed attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<u32>,
-    /// When it failed, or is tried again.
+    /// Time of the next attempt, or of the failure for a failed attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     at: Option<Timestamp>,
-    /// Why it failed.
+    /// Error of the failed attempt; absent for a step in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-impl From<Tries> for TryShown {
-    fn from(tries: Tries) -> Self {
-        TryShown { transition: tries.transition, failed: Some(tries.failed), at: tries.next, error: None }
+impl From<Attempts> for AttemptView {
+    fn from(attempts: Attempts) -> Self {
+        AttemptView {
+            transition: attempts.transition,
+            failed: Some(attempts.failed),
+            at: attempts.next,
+            error: None,
+        }
     }
 }
 
-impl From<Tried> for TryShown {
-    fn from(tried: Tried) -> Self {
+impl From<FailedAttempt> for AttemptView {
+    fn from(tried: FailedAttempt) -> Self {
         let error = Some(tried.error.to_string());
-        TryShown { transition: tried.transition, failed: None, at: Some(tried.at), error }
+        AttemptView { transition: tried.transition, failed: None, at: Some(tried.at), error }
     }
 }
 
-/// A message that nothing has taken yet.
+/// A buffered message in the inbox of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct KeptShown {
-    /// What it is about: `signal:NAME`, `event:NAME`, `child`, `cancel`.
+struct BufferedMessage {
+    /// Topic of the message: `signal:NAME`, `event:NAME`, `child` or `cancel`.
     topic: String,
-    /// When it came.
+    /// Time at which the message arrived.
     #[schemars(with = "Instant")]
     received_at: Timestamp,
-    /// When it is no longer wanted.
+    /// Time at which the message expires; absent if it never expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     expires_at: Option<Timestamp>,
 }
 
-/// The process that works on a run.
+/// The process that owns a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct OwnerShown {
-    /// The process.
+struct OwnerView {
+    /// Id of the process, a UUID.
     #[schemars(with = "Id")]
     id: uuid::Uuid,
-    /// It lives.
-    lives: bool,
-    /// It is the one that answers.
+    /// True if the process's lease has not expired.
+    alive: bool,
+    /// True if this process answers the request.
     this: bool,
 }
 
-impl From<Owner> for OwnerShown {
+impl From<Owner> for OwnerView {
     fn from(owner: Owner) -> Self {
-        OwnerShown { id: owner.process.0, lives: owner.lives, this: owner.is_this }
+        OwnerView { id: owner.process.0, alive: owner.alive, this: owner.is_this }
     }
 }
 
-/// What there is to say of a run.
+/// Explanation of the state of one run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct RunExplained {
-    /// The run.
+struct RunExplanation {
+    /// Id of the run, a UUID.
     #[schemars(with = "Id")]
     id: RunId,
-    /// Its workflow.
+    /// Name of the run's workflow.
     #[schemars(with = "String")]
     workflow: Name,
-    /// The author's number of its definition; absent if that is not known here.
+    /// Workflow version that the run is pinned to; absent if this process does not know the definition.
     #[serde(skip_serializing_if = "Option::is_none")]
     definition_version: Option<u32>,
-    /// How it is doing.
+    /// Current status of the run.
     status: RunStatus,
-    /// Its version.
+    /// Version of the run; every checkpoint increases it.
     version: u64,
-    /// The places it is in.
+    /// Names of the places or steps the run is in.
     #[schemars(with = "Vec<String>")]
     places: Vec<Name>,
-    /// Where it stands, in a sentence.
-    stands: String,
-    /// What would happen next, in a sentence.
+    /// Description of the current state, one sentence.
+    state: String,
+    /// Description of the next step, one sentence.
     next: String,
-    /// When it is looked at next.
+    /// Time of the next step; absent if none is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     next_at: Option<Timestamp>,
-    /// When it is cancelled if it has not ended.
+    /// Time at which the run is cancelled if it has not ended; absent without a deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     deadline: Option<Timestamp>,
-    /// What it waits for.
-    waits: Vec<AwaitedShown>,
-    /// What is being tried.
-    tries: Vec<TryShown>,
-    /// The last tries that failed, oldest first.
-    failures: Vec<TryShown>,
-    /// Processes that died under the step that is tried.
-    deaths: u32,
-    /// The process that works on it.
+    /// Open waits of the run.
+    waits: Vec<AwaitedInputView>,
+    /// Steps in progress, with the number of failed attempts.
+    attempts: Vec<AttemptView>,
+    /// The most recent failed attempts, oldest first.
+    failures: Vec<AttemptView>,
+    /// Number of processes that crashed while running the current step.
+    crashes: u32,
+    /// Process that owns the run; absent if no process does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<OwnerShown>,
-    /// What is in its inbox.
-    kept: Vec<KeptShown>,
-    /// What it needs and the process that answers does not have.
+    owner: Option<OwnerView>,
+    /// Messages in the run's inbox.
+    inbox: Vec<BufferedMessage>,
+    /// Definitions, actions and guards that the run needs and this process lacks.
     missing: Vec<String>,
-    /// Nothing is wrong with it that does not go on by itself.
+    /// True if no finding has the severity `error`.
     healthy: bool,
-    /// What is wrong with it.
-    findings: Vec<FindingShown>,
-    /// What can be done to it, the likeliest first.
-    remedies: Vec<DoNext>,
-    /// When its row was last written.
+    /// Findings about the run.
+    findings: Vec<FindingView>,
+    /// Suggested next steps, most likely first.
+    remedies: Vec<RemedyView>,
+    /// Time at which the run's row was last written.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
 }
@@ -454,86 +461,107 @@ struct RunExplained {
 pub(super) fn routes() -> Vec<Route> {
     let view = Permission::View;
     vec![
-        get("/v1/doctor", "diagnose", view, "Says what is stuck and why, and what to do about it.")
-            .notes("It changes nothing, and looks at so many rows of each kind at most; `looked` says where it stopped.")
-            .ok::<DoctorSays>("What was found.")
-            .to(diagnose),
-        get("/v1/runs/{run}/doctor", "diagnoseRun", view, "Explains a run: where it stands, what it waits for, and what would happen next.")
-            .ok::<RunExplained>("What there is to say.")
-            .to(diagnose_run),
+        get(
+            "/v1/doctor",
+            "diagnose",
+            view,
+            "Diagnose the tenant: report what is stuck, why, and what to do.",
+        )
+        .notes("Changes nothing. Reads at most `limit` rows of each kind; `scanned` shows where it stopped.")
+        .ok::<DoctorReport>("Result of the diagnosis.")
+        .to(diagnose),
+        get(
+            "/v1/runs/{run}/doctor",
+            "diagnoseRun",
+            view,
+            "Explain a run: its current state, its waits and its next step.",
+        )
+        .ok::<RunExplanation>("Explanation of the run.")
+        .to(diagnose_run),
     ]
 }
 
-async fn diagnose(call: Call<Nothing, HowFar>) -> Result<Reply, Problem> {
-    let Diagnosis { at, findings, looked, processes, max_runs, free, clock_ahead_ms } =
-        call.engine().diagnose(&call.query.read()?).await?;
-    let mut findings: Vec<_> = findings.into_iter().map(FindingShown::from).collect();
+async fn diagnose(call: Call<Nothing, DiagnoseOptions>) -> Result<Reply, Problem> {
     let is_host = call.caller.scope().tenant() == TenantScope::single().tenant();
-    let store = match call.server.store_facts.as_ref().filter(|_| is_host) {
-        Some(facts) => Some(facts().await),
+    let mut options = call.query.read()?;
+    if options.deep {
+        options.unreadable = call.server.keys.unreadable(call.caller.scope()).await?;
+        if is_host {
+            options.unreadable.extend(call.server.tenants.unreadable().await?);
+        }
+    }
+    let Diagnosis { at, findings, scanned, processes, max_runs, free, clock_ahead_ms } =
+        call.engine().diagnose(&options).await?;
+    let mut findings: Vec<_> = findings.into_iter().map(FindingView::from).collect();
+    let store = match call.server.store_info.as_ref().filter(|_| is_host) {
+        Some(info) => Some(info().await),
         None => None,
     };
-    findings.extend(store.iter().flat_map(of_facts));
+    findings.extend(store.iter().flat_map(store_findings));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    let processes = processes.into_iter().map(|seen| ProcessShown {
+    let processes = processes.into_iter().map(|seen| ProcessView {
         id: seen.process.0,
-        lives: seen.lives,
-        lives_until: Some(seen.lives_until).filter(|until| *until > Timestamp::MIN),
+        alive: seen.alive,
+        lease_until: Some(seen.lease_until).filter(|until| *until > Timestamp::MIN),
         this: seen.is_this,
     });
-    let looked = looked.into_iter().map(|one| LookedAt { at: one.at, rows: one.rows, all: one.is_all });
-    Reply::ok(&DoctorSays {
+    let scanned =
+        scanned.into_iter().map(|one| ScannedRows { kind: one.kind, rows: one.rows, all: one.is_all });
+    Reply::ok(&DoctorReport {
         at,
-        healthy: findings.iter().all(|finding| finding.severity < HowBad::Error),
+        healthy: findings.iter().all(|finding| finding.severity < FindingSeverity::Error),
         findings,
-        looked: looked.collect(),
+        scanned: scanned.collect(),
         processes: processes.collect(),
         max_runs,
-        room: free,
+        free_slots: free,
         clock_ahead_ms,
         store: store.and_then(Result::ok),
     })
 }
 
-/// What is wrong with the store itself.
-fn of_facts(facts: &Result<StoreFacts, String>) -> Vec<FindingShown> {
-    let facts = match facts {
-        Ok(facts) => facts,
+/// Creates findings from the data about the store.
+fn store_findings(info: &Result<StoreInfo, String>) -> Vec<FindingView> {
+    let info = match info {
+        Ok(info) => info,
         Err(why) => {
-            let what = "the store does not say how it is doing";
-            return vec![FindingShown::of_store(
-                HowBad::Warning,
+            let what = "the data about the store cannot be read";
+            return vec![FindingView::of_store(
+                FindingSeverity::Warning,
                 "storeSilent",
                 what,
                 why.clone(),
-                "look at it",
+                "check the database",
             )];
         }
     };
     let mib = |bytes: u64| bytes / (1024 * 1024);
     let mut found = Vec::new();
-    if let Some(free) = facts.free_bytes.filter(|free| *free < DISK_LOW) {
-        let severity = if free < DISK_FULL { HowBad::Error } else { HowBad::Warning };
-        let why = format!("{} MiB are free; when there are none, commits are refused", mib(free));
-        found.push(FindingShown::of_store(severity, "diskLow", "the disk is nearly full", why, "make room"));
+    if let Some(free) = info.free_bytes.filter(|free| *free < DISK_LOW) {
+        let severity = if free < DISK_FULL { FindingSeverity::Error } else { FindingSeverity::Warning };
+        let why = format!("{} MiB are free; on a full disk, commits are refused", mib(free));
+        found.push(FindingView::of_store(
+            severity,
+            "diskLow",
+            "the disk is nearly full",
+            why,
+            "free disk space",
+        ));
     }
-    if let Some(log) = facts.log_bytes.filter(|log| *log > LOG_LARGE) {
-        let why = format!(
-            "the log beside the database has {} MiB: some reader keeps it from being copied",
-            mib(log)
-        );
-        found.push(FindingShown::of_store(
-            HowBad::Warning,
+    if let Some(log) = info.log_bytes.filter(|log| *log > LOG_LARGE) {
+        let why = format!("the write-ahead log has {} MiB: a long read prevents checkpoints", mib(log));
+        found.push(FindingView::of_store(
+            FindingSeverity::Warning,
             "logLarge",
-            "the log grows",
+            "the write-ahead log is large",
             why,
             "end long reads and backups",
         ));
     }
-    if let Some(rate) = facts.fsyncs_per_second.filter(|rate| *rate < FSYNCS_FEW) {
-        let why = format!("{rate:.0} fsyncs a second: there cannot be more transactions than that");
-        found.push(FindingShown::of_store(
-            HowBad::Warning,
+    if let Some(rate) = info.fsyncs_per_second.filter(|rate| *rate < FSYNCS_FEW) {
+        let why = format!("{rate:.0} fsyncs per second limit the number of transactions per second");
+        found.push(FindingView::of_store(
+            FindingSeverity::Warning,
             "diskSlow",
             "the disk is slow",
             why,
@@ -543,34 +571,34 @@ fn of_facts(facts: &Result<StoreFacts, String>) -> Vec<FindingShown> {
     found
 }
 
-async fn diagnose_run(call: Call<OfRun, HowFar>) -> Result<Reply, Problem> {
+async fn diagnose_run(call: Call<RunPath, DiagnoseOptions>) -> Result<Reply, Problem> {
     let found: RunDiagnosis = call.engine().diagnose_run(call.path.run, &call.query.read()?).await?;
-    let kept = found.kept.into_iter().map(|message| KeptShown {
+    let inbox = found.inbox.into_iter().map(|message| BufferedMessage {
         topic: message.topic,
         received_at: message.received_at,
         expires_at: message.expires_at,
     });
-    Reply::ok(&RunExplained {
+    Reply::ok(&RunExplanation {
         id: found.run,
         workflow: found.workflow,
         definition_version: found.definition_version,
         status: found.status.into(),
         version: found.version,
         places: found.places,
-        stands: found.stands,
+        state: found.state,
         next: found.next,
         next_at: found.next_at,
         deadline: found.deadline,
-        waits: found.waits.into_iter().map(AwaitedShown::from).collect(),
-        tries: found.tries.into_iter().map(TryShown::from).collect(),
-        failures: found.failures.into_iter().map(TryShown::from).collect(),
-        deaths: found.deaths,
-        owner: found.owner.map(OwnerShown::from),
-        kept: kept.collect(),
+        waits: found.waits.into_iter().map(AwaitedInputView::from).collect(),
+        attempts: found.attempts.into_iter().map(AttemptView::from).collect(),
+        failures: found.failures.into_iter().map(AttemptView::from).collect(),
+        crashes: found.crashes,
+        owner: found.owner.map(OwnerView::from),
+        inbox: inbox.collect(),
         missing: found.missing,
         healthy: found.findings.iter().all(|finding| finding.severity < Severity::Error),
-        findings: found.findings.into_iter().map(FindingShown::from).collect(),
-        remedies: found.remedies.iter().map(DoNext::from).collect(),
+        findings: found.findings.into_iter().map(FindingView::from).collect(),
+        remedies: found.remedies.iter().map(RemedyView::from).collect(),
         updated_at: found.updated_at,
     })
 }

@@ -1,4 +1,4 @@
-//! Events: accepted as CloudEvents or as calls from outside, looked at, and what their names mean.
+//! Routes of events: accept CloudEvents and webhook calls, show an event, and describe event types.
 
 use std::collections::BTreeMap;
 
@@ -7,97 +7,97 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepwell::core::schema::{Misfit, Schema};
+use stepwell::core::schema::{Schema, SchemaViolation};
 use stepwell::core::{Name, RunId, Timestamp};
-use stepwell::events::{CloudEvents, EventView, Outcome};
+use stepwell::events::{CloudEvents, EventView, TriggerOutcome};
 use stepwell::{EventType, Permission};
 
 use super::call::{Call, Json, Nothing, Raw, Reads, compiled, media_type, schema_of};
 use super::reply::Reply;
 use super::route::{Needs, Route, delete, get, post, put};
 use super::shapes::{Id, Instant, InstantGiven, Listing, Page};
-use super::triggers::CameTo;
+use super::triggers::FiringOutcome;
 use crate::routes::body::wrong_kind;
 use crate::routes::events::{Answer, accept, called, read};
 use crate::routes::problem::Problem;
 
-/// An event.
+/// Path parameter that selects an event.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfEvent {
-    /// The event, as it was answered with.
+struct EventPath {
+    /// Id of the event, a UUID, from the response that accepted it.
     #[schemars(with = "Id")]
     event: RunId,
 }
 
-/// A name of events.
+/// Path parameter that selects an event type.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfEventType {
-    /// The name.
+struct EventTypePath {
+    /// Name of the event type, 1 to 128 characters.
     #[schemars(length(min = 1, max = 128))]
     name: String,
 }
 
-/// What somebody outside calls.
+/// Path parameters of a webhook call.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfHook {
-    /// The tenant.
+struct HookPath {
+    /// Id of the tenant, a UUID.
     tenant: String,
-    /// The path of the trigger; it may have slashes in it.
+    /// Path of the trigger; it may contain slashes.
     path: String,
 }
 
-/// Whatever a call brings in its query.
+/// All query parameters of a webhook call.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 struct AnyQuery(BTreeMap<String, Vec<String>>);
 
-/// A message of one or more CloudEvents.
+/// A body with one or more CloudEvents.
 struct Message(CloudEvents);
 
-/// A CloudEvent, in the contract. Whatever else it has under a name of small letters and digits is an extension.
+/// A CloudEvent 1.0. Other fields, with names of lower-case letters and digits, are extension attributes.
 #[derive(JsonSchema)]
 #[schemars(extend("propertyNames" = {"pattern": "^(?:[a-z0-9]+|data_base64)$"}))]
 #[schemars(extend("not" = {"required": ["data", "data_base64"]}))]
 #[expect(dead_code, reason = "only its schema is used")]
 struct CloudEvent {
-    /// `1.0`.
+    /// Version of the CloudEvents specification, always `1.0`.
     #[schemars(extend("const" = "1.0"))]
     specversion: String,
-    /// Its id at its source: an event of the same source and id is the same event.
+    /// Id of the event. Events with the same source and id are duplicates.
     #[schemars(length(min = 1))]
     id: String,
-    /// Where it comes from.
+    /// Source of the event.
     #[schemars(length(min = 1))]
     source: String,
-    /// Its name.
+    /// Name of the event, which triggers and waits refer to.
     #[schemars(rename = "type", length(min = 1))]
     kind: String,
-    /// What it is about, at its source.
+    /// Subject of the event in the context of its source.
     #[schemars(length(min = 1))]
     subject: Option<String>,
-    /// When it has happened.
+    /// Time at which the event occurred.
     #[schemars(with = "Option<InstantGiven>")]
     time: Option<Timestamp>,
-    /// What `data_base64` is.
+    /// Content type of `data_base64`.
     datacontenttype: Option<String>,
-    /// What it brings.
+    /// Payload of the event, any JSON value. Not together with `data_base64`.
     data: Option<Value>,
-    /// What it brings, in base64.
+    /// Payload of the event, base64-encoded. Not together with `data`.
     #[schemars(regex(
         pattern = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"
     ))]
     data_base64: Option<String>,
 }
 
-/// What one event is sent as.
+/// Content type of one event.
 const ONE: &str = "application/cloudevents+json";
-/// What several are sent as.
+/// Content type of a batch of events.
 const BATCH: &str = "application/cloudevents-batch+json";
 
-/// Schemas of one event and of a batch.
+/// Compiled schemas of one event and of a batch.
 struct Messages {
     one: Schema,
     batch: Schema,
@@ -114,7 +114,7 @@ impl Reads for Message {
 
     fn contents(schemas: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
         let one = schemas.subschema_for::<CloudEvent>().to_value();
-        // That one may also be in the headers, and whatever it brings in the body, cannot be said here.
+        // OpenAPI cannot express the binary mode, with the attributes in headers and any payload in the body.
         vec![(ONE, one.clone()), (BATCH, json!({"type": "array", "items": one, "maxItems": 100}))]
     }
 
@@ -124,100 +124,100 @@ impl Reads for Message {
             BATCH => &messages.batch,
             _ if headers.contains_key("ce-specversion") => return read(headers, &body).map(Message),
             _ => {
-                let kinds = format!("`{ONE}` or `{BATCH}`, or an event in headers from `ce-specversion` on");
+                let kinds = format!("`{ONE}` or `{BATCH}`, or an event in headers such as `ce-specversion`");
                 return Err(wrong_kind(&kinds));
             }
         };
-        let misfits = schema.check(&super::json::read(&body)?);
-        if !misfits.is_empty() {
-            return Err(no_event(misfits));
+        let violations = schema.check(&super::json::read(&body)?);
+        if !violations.is_empty() {
+            return Err(no_event(violations));
         }
         let unfit = |problem| Problem { status: StatusCode::UNPROCESSABLE_ENTITY, ..problem };
         read(headers, &body).map(Message).map_err(unfit)
     }
 }
 
-/// A message is no CloudEvent, and of a batch which is none.
-fn no_event(misfits: Vec<Misfit>) -> Problem {
-    let first = misfits.first();
-    let pointer = first.map(|misfit| misfit.pointer.as_str()).unwrap_or_default();
+/// Creates the problem of an invalid CloudEvent. For a batch, it contains the index of the event.
+fn no_event(violations: Vec<SchemaViolation>) -> Problem {
+    let first = violations.first();
+    let pointer = first.map(|violation| violation.pointer.as_str()).unwrap_or_default();
     let at = if pointer.is_empty() { String::new() } else { format!(" at `{pointer}`") };
-    let why = first.map(|misfit| misfit.message.as_str()).unwrap_or_default();
-    let problem = Problem::bad("malformedEvent", format!("This is no CloudEvent{at}: {why}."));
+    let why = first.map(|violation| violation.message.as_str()).unwrap_or_default();
+    let problem = Problem::bad("malformedEvent", format!("The body is not a valid CloudEvent{at}: {why}."));
     let index = pointer.split('/').nth(1).and_then(|part| part.parse::<usize>().ok());
     let problem = index.into_iter().fold(problem, |problem, index| problem.param("index", index));
-    Problem { errors: misfits, ..problem }
+    Problem { errors: violations, ..problem }
 }
 
-/// An event and what became of it.
+/// An event and the result of its delivery.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct EventShown {
-    /// By which it is found.
+struct EventDetails {
+    /// Id of the event, a UUID.
     #[schemars(with = "Id")]
     event: RunId,
-    /// Its name.
+    /// Name of the event.
     #[schemars(with = "String")]
     name: Name,
-    /// Where it comes from.
+    /// Source of the event.
     source: String,
-    /// Its id there.
+    /// Id of the event at its source.
     id: String,
-    /// What it is about there.
+    /// Subject of the event in the context of its source; absent if none was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     subject: Option<String>,
-    /// When it has happened.
+    /// Time at which the event occurred; absent if none was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     time: Option<Timestamp>,
-    /// What it is about, for waits that leave that to the event.
+    /// Correlation key of the event, for waits that match by it; absent if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<Value>,
-    /// What it brings.
+    /// Payload of the event, any JSON value.
     data: Value,
-    /// When it was accepted.
+    /// Time at which the event was accepted.
     #[schemars(with = "Instant")]
     accepted_at: Timestamp,
-    /// Until when it waits for runs that come to wait for it.
+    /// Time until which runs that start to wait later still receive the event.
     #[schemars(with = "Instant")]
     until: Timestamp,
-    /// It has been delivered to everybody who waited; who comes to wait later asks for it.
+    /// True if the event was delivered to all triggers and to all runs that waited for it.
     delivered: bool,
-    /// What triggers have made of it.
-    triggers: Vec<TriggerOutcome>,
-    /// Runs it was sent to because they waited for it.
+    /// Outcome at each trigger.
+    triggers: Vec<TriggerOutcomeShape>,
+    /// Number of waiting runs that the event was sent to.
     sent: u64,
-    /// Runs that waited for its name and whose filter did not take it.
-    passed_over: u64,
-    /// How often it came again, and was not accepted.
+    /// Number of runs that waited for the event's name but whose filter rejected it.
+    filtered_out: u64,
+    /// Number of duplicates that were received and ignored.
     duplicates: u64,
 }
 
-/// What a trigger has made of an event.
+/// Outcome of an event at one trigger.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TriggerOutcome {
-    /// The workflow.
+struct TriggerOutcomeShape {
+    /// Name of the workflow.
     #[schemars(with = "String")]
     workflow: Name,
-    /// Its trigger.
+    /// Name of the trigger within the workflow.
     #[schemars(with = "String")]
     trigger: Name,
-    /// The version of the workflow.
+    /// Number of the workflow version.
     version: u32,
-    /// What came of it.
+    /// Outcome of the event at the trigger.
     #[serde(flatten)]
-    came_to: CameTo,
+    result: FiringOutcome,
 }
 
-impl From<EventView> for EventShown {
+impl From<EventView> for EventDetails {
     fn from(view: EventView) -> Self {
-        let EventView { event, kept, is_delivered, triggers, sent, passed_over, duplicates } = view;
-        let outcome = |outcome: Outcome| {
-            let Outcome { workflow, trigger, version, came_to } = outcome;
-            TriggerOutcome { workflow, trigger, version, came_to: came_to.into() }
+        let EventView { event, kept, is_delivered, triggers, sent, filtered_out, duplicates } = view;
+        let outcome = |outcome: TriggerOutcome| {
+            let TriggerOutcome { workflow, trigger, version, result } = outcome;
+            TriggerOutcomeShape { workflow, trigger, version, result: result.into() }
         };
-        EventShown {
+        EventDetails {
             event,
             name: kept.name,
             source: kept.source,
@@ -231,76 +231,76 @@ impl From<EventView> for EventShown {
             delivered: is_delivered,
             triggers: triggers.into_iter().map(outcome).collect(),
             sent,
-            passed_over,
+            filtered_out,
             duplicates,
         }
     }
 }
 
-/// How a name of events is described.
+/// Description of an event type.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PutEventType {
-    /// What has happened, for people.
+    /// Description of the event, for people; at most 1,000 characters. Default: empty.
     #[serde(default)]
     #[schemars(length(max = 1000))]
     about: String,
-    /// JSON Schema of what such an event brings: one that does not fit is refused.
+    /// JSON Schema of the payload. Events with another payload are rejected. Default: any payload.
     schema: Option<Value>,
-    /// What such an event is about: an expression on `event`.
+    /// Expression on `event` that returns the correlation key. Default: no correlation key.
     correlation: Option<String>,
 }
 
-/// A name of events that somebody has described.
+/// An event type with its description.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct EventTypeShown {
-    /// The name.
+struct EventTypeView {
+    /// Name of the events.
     #[schemars(with = "String")]
     name: Name,
-    /// What has happened, for people.
+    /// Description of the event, for people.
     about: String,
-    /// JSON Schema of what such an event brings.
+    /// JSON Schema of the payload; absent = any payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<Value>,
-    /// What such an event is about: an expression on `event`.
+    /// Expression on `event` that returns the correlation key; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     correlation: Option<String>,
 }
 
-impl From<EventType> for EventTypeShown {
+impl From<EventType> for EventTypeView {
     fn from(kind: EventType) -> Self {
         let EventType { name, about, schema, correlation } = kind;
-        EventTypeShown { name, about, schema, correlation }
+        EventTypeView { name, about, schema, correlation }
     }
 }
 
 pub(super) fn routes() -> Vec<Route> {
     let (view, manage, publish) = (Permission::View, Permission::Manage, Permission::Publish);
     vec![
-        post("/v1/events", "emitEvents", manage, "Accepts CloudEvents 1.0: structured, in a batch, or binary.")
-            .notes("Binary: the attributes are in headers from `ce-specversion` on, and the body, of any type, is what the event brings. An event of the same source and id is accepted once; sent again, it is answered as before with `created: false`. Of a batch those before the one that is refused are accepted; `params.accepted` says how many.")
-            .gives::<Answer>(StatusCode::ACCEPTED, "Everything is accepted.")
-            .leads("/v1/events/{event}", "event", "/event")
+        post("/v1/events", "emitEvents", manage, "Emit CloudEvents 1.0: structured, as a batch, or binary.")
+            .notes("In binary mode, headers such as `ce-specversion` contain the attributes, and the body of any type is the payload. An event with the same source and id is accepted once; a duplicate gets the same response with `created: false`. If an event of a batch is rejected, the events before it are accepted; `params.accepted` is their number.")
+            .gives::<Answer>(StatusCode::ACCEPTED, "All events are accepted.")
+            .links_to("/v1/events/{event}", "event", "/event")
             .to(emit),
-        get("/v1/events/{event}", "showEvent", view, "Shows an event and what became of it.")
-            .ok::<EventShown>("The event.")
+        get("/v1/events/{event}", "showEvent", view, "Show an event and the result of its delivery.")
+            .ok::<EventDetails>("The event.")
             .to(show),
-        post("/hooks/{tenant}/{*path}", "callHook", Needs::Nothing, "A call from outside, for triggers of type `webhook`.")
-            .notes("It is signed as the trigger asks, and needs no other credential. A call with the same id is accepted once.")
-            .gives::<Answer>(StatusCode::ACCEPTED, "It is accepted, by each trigger that is called there.")
+        post("/hooks/{tenant}/{*path}", "callHook", Needs::Nothing, "Call the triggers of type `webhook` with this path.")
+            .notes("The call is authenticated by the signature that the trigger requires, without another credential. A call with the same id is accepted once.")
+            .gives::<Answer>(StatusCode::ACCEPTED, "The call is accepted by every trigger with this path.")
             .to(hook),
-        get("/v1/event-types", "listEventTypes", view, "Lists the names of events that are described.")
-            .ok::<Page<EventTypeShown>>("Names of events.")
+        get("/v1/event-types", "listEventTypes", view, "List the event types.")
+            .ok::<Page<EventTypeView>>("Event types.")
             .to(list_types),
-        get("/v1/event-types/{name}", "showEventType", view, "Shows how a name of events is described.")
-            .ok::<EventTypeShown>("The description.")
+        get("/v1/event-types/{name}", "showEventType", view, "Show an event type.")
+            .ok::<EventTypeView>("The event type.")
             .to(show_type),
-        put("/v1/event-types/{name}", "putEventType", publish, "Describes a name of events.")
-            .ok::<EventTypeShown>("The description.")
+        put("/v1/event-types/{name}", "putEventType", publish, "Create or replace an event type.")
+            .ok::<EventTypeView>("The event type.")
             .to(put_type),
-        delete("/v1/event-types/{name}", "deleteEventType", publish, "Takes the description of a name of events away.")
-            .gives_nothing("Events of this name are accepted as they are.")
+        delete("/v1/event-types/{name}", "deleteEventType", publish, "Delete an event type.")
+            .gives_nothing("The event type is deleted. Events of this name are accepted without validation.")
             .to(delete_type),
     ]
 }
@@ -315,21 +315,21 @@ async fn emit(call: Call<Nothing, Nothing, Message>) -> Result<Reply, Problem> {
     })
 }
 
-async fn show(call: Call<OfEvent>) -> Result<Reply, Problem> {
-    let OfEvent { event } = call.path;
+async fn show(call: Call<EventPath>) -> Result<Reply, Problem> {
+    let EventPath { event } = call.path;
     let view = call.engine().event(event).await?;
     let view = view.ok_or_else(|| {
         Problem::new(StatusCode::NOT_FOUND, "noEvent", format!("There is no event {event}."))
     })?;
-    Reply::ok(&EventShown::from(view))
+    Reply::ok(&EventDetails::from(view))
 }
 
-async fn hook(call: Call<OfHook, AnyQuery, Raw>) -> Result<Reply, Problem> {
-    let OfHook { tenant, path } = &call.path;
+async fn hook(call: Call<HookPath, AnyQuery, Raw>) -> Result<Reply, Problem> {
+    let HookPath { tenant, path } = &call.path;
     let pairs = call.query.0.iter();
     let query: Vec<_> =
         pairs.flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone()))).collect();
-    // Whoever calls is nobody in particular: what they sign with is their proof.
+    // The caller has no credential; the signature authenticates the call.
     let engine = &call.server.engine;
     let answer = called(engine, tenant, path, (&Method::POST, &query, &call.headers, &call.body.0)).await?;
     Reply::json(StatusCode::ACCEPTED, &answer)
@@ -337,29 +337,29 @@ async fn hook(call: Call<OfHook, AnyQuery, Raw>) -> Result<Reply, Problem> {
 
 async fn list_types(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
     let page = call.engine().event_types(call.query.limit(), call.query.cursor()).await?;
-    Reply::ok(&Page::of(page, EventTypeShown::from))
+    Reply::ok(&Page::of(page, EventTypeView::from))
 }
 
 fn no_type(name: &str) -> Problem {
-    let detail = format!("Nobody has described events of the name `{name}`.");
+    let detail = format!("There is no event type `{name}`.");
     Problem::new(StatusCode::NOT_FOUND, "noEventType", detail)
 }
 
-async fn show_type(call: Call<OfEventType>) -> Result<Reply, Problem> {
-    let OfEventType { name } = &call.path;
+async fn show_type(call: Call<EventTypePath>) -> Result<Reply, Problem> {
+    let EventTypePath { name } = &call.path;
     let kind = call.engine().event_type(name).await?.ok_or_else(|| no_type(name))?;
-    Reply::ok(&EventTypeShown::from(kind))
+    Reply::ok(&EventTypeView::from(kind))
 }
 
-async fn put_type(call: Call<OfEventType, Nothing, Json<PutEventType>>) -> Result<Reply, Problem> {
+async fn put_type(call: Call<EventTypePath, Nothing, Json<PutEventType>>) -> Result<Reply, Problem> {
     let engine = call.engine();
     let Json(PutEventType { about, schema, correlation }) = call.body;
     let kind = EventType { name: call.path.name.into(), about, schema, correlation };
     engine.put_event_type(kind.clone()).await?;
-    Reply::ok(&EventTypeShown::from(kind))
+    Reply::ok(&EventTypeView::from(kind))
 }
 
-async fn delete_type(call: Call<OfEventType>) -> Result<Reply, Problem> {
+async fn delete_type(call: Call<EventTypePath>) -> Result<Reply, Problem> {
     match call.engine().remove_event_type(&call.path.name).await? {
         true => Ok(Reply::nothing()),
         false => Err(no_type(&call.path.name)),

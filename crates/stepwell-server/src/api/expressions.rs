@@ -1,4 +1,4 @@
-//! Expressions, tried out on whatever is given.
+//! Route that evaluates an expression on the given input.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use stepwell::Permission;
 use stepwell::core::Timestamp;
 use stepwell::core::expr::{Budget, Data, Expr, ExprError, ExprErrorKind};
-use stepwell::core::schema::Misfit;
+use stepwell::core::schema::SchemaViolation;
 
 use super::call::{Call, Json, Nothing};
 use super::reply::Reply;
@@ -17,66 +17,66 @@ use super::route::{Route, post};
 use super::shapes::InstantGiven;
 use crate::routes::problem::Problem;
 
-/// An expression, and what it is evaluated on.
+/// Request to evaluate an expression.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct EvaluateExpression {
-    /// The expression.
+    /// Text of the expression.
     expression: String,
-    /// What it is evaluated on: names at the top are its fields. Left out, there is no input.
+    /// Value that the expression is evaluated on, any JSON value. Default: no input.
     #[serde(default, deserialize_with = "present")]
     input: Option<Value>,
-    /// Variables, named without their `$`.
+    /// Values of variables, by name without the `$`. Default: none.
     #[serde(default)]
     bindings: Map<String, Value>,
-    /// Asks for a list: one item stays a list, and none is an empty list.
+    /// True = always return a list, also for one item or none. Default: false.
     #[serde(default)]
     list: bool,
-    /// What `$now()` is; left out, it is now.
+    /// Time that `$now()` returns. Default: the current time.
     #[schemars(with = "Option<InstantGiven>")]
     now: Option<Timestamp>,
 }
 
-/// What an expression came to.
+/// Result of an expression.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Evaluated {
-    /// The value; absent if there is none.
+    /// Value of the expression; absent if it is undefined.
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
-    /// It came to nothing, which is another thing than `null`.
+    /// True if the expression has no value, which differs from `null`.
     undefined: bool,
-    /// The part of the expression that is not there.
+    /// Part of the expression that refers to a missing value; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<MissingPart>,
 }
 
-/// A part of an expression that is not there.
+/// Part of an expression that refers to a missing value.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct MissingPart {
-    /// The part, as it is written.
+    /// Text of the part in the expression.
     part: String,
-    /// A name that is there and was probably meant.
+    /// Existing name that was probably meant; absent if none is similar.
     #[serde(skip_serializing_if = "Option::is_none")]
-    meant: Option<String>,
-    /// Its first byte in the expression.
+    suggestion: Option<String>,
+    /// Byte offset of the part in the expression.
     start: usize,
-    /// The byte after it.
+    /// Byte offset of the end of the part.
     end: usize,
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    let about = "Evaluates an expression on JSON.";
+    let about = "Evaluate an expression on JSON.";
     vec![
         post("/v1/expressions/evaluate", "evaluateExpression", Permission::View, about)
-            .notes("It may cost as much as one in a workflow may. One that fails is 422 `badExpression`; `params` say where.")
-            .ok::<Evaluated>("What it came to.")
+            .notes("The cost limits are those of expressions in workflows. An expression that fails is a 422 `badExpression` with the position in `params`.")
+            .ok::<Evaluated>("Result of the expression.")
             .to(evaluate),
     ]
 }
 
-/// A `null` that is there is one.
+/// Distinguishes a field that is `null` from an absent field.
 fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(value).map(Some)
 }
@@ -99,26 +99,29 @@ async fn evaluate(call: Call<Nothing, Nothing, Json<EvaluateExpression>>) -> Res
     };
     let missing = missing.map(|missing| {
         let Range { start, end } = missing.span();
-        MissingPart { part: missing.part.into(), meant: missing.meant.map(Into::into), start, end }
+        MissingPart { part: missing.part.into(), suggestion: missing.suggestion.map(Into::into), start, end }
     });
     Reply::ok(&Evaluated { undefined: result.is_none(), result, missing })
 }
 
-/// What is wrong with an expression, and where.
+/// Creates the problem of an expression that failed to parse or to evaluate, with its position.
 fn failed(error: &ExprError) -> Problem {
     let Range { start, end } = error.span.clone();
     let before = error.expr.get(..start).unwrap_or(&error.expr);
     let (line, column) =
         (before.matches('\n').count() + 1, before.chars().rev().take_while(|c| *c != '\n').count() + 1);
     let is_refused = error.kind == ExprErrorKind::Unsupported;
-    let misfit = Misfit {
+    let violation = SchemaViolation {
         pointer: "/expression".to_owned(),
         keyword: error.code.to_owned(),
         message: error.message.to_string(),
     };
-    let problem =
-        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "badExpression", format!("The expression: {error}."));
+    let problem = Problem::new(
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "badExpression",
+        format!("The expression failed: {error}."),
+    );
     let problem = problem.param("code", error.code).param("refused", is_refused);
     let problem = problem.param("start", start).param("end", end);
-    Problem { errors: vec![misfit], ..problem.param("line", line).param("column", json!(column)) }
+    Problem { errors: vec![violation], ..problem.param("line", line).param("column", json!(column)) }
 }

@@ -1,8 +1,9 @@
-//! Flows: started by whoever may, resumed and shown by whoever has their token, answered on pages behind links.
+//! Routes of flows: start them with a permission, resume and show them with their token, and answer them on link pages.
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
+use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, StatusCode};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
@@ -10,130 +11,133 @@ use serde_json::{Value, json};
 use stepwell::Permission;
 use stepwell::flow::{Answer, FlowError, Flows};
 
-use super::call::{Call, Nothing, Perhaps, Reads, Whatever};
+use super::call::{Call, IgnoredFields, Nothing, OptionalBody, Reads};
 use super::reply::Reply;
 use super::route::{Needs, Route, get, post};
 use super::shapes::{Id, Instant, RunStatus, named};
 use super::{Caller, Server};
-use crate::routes::flows::{Api, FlowRoutes, resume_of, resumed, started};
+use crate::routes::flows::{Api, resume_of, resumed, started};
+use crate::routes::link;
 use crate::routes::problem::Problem;
 use crate::routes::token::token;
-use crate::routes::{link, reply};
 
-/// Bytes that an answer to a link has at most.
+/// Maximum size of an answer on a link page, in bytes.
 const FORM_BYTES: usize = 256 * 1024;
-/// What a page is sent as.
+/// Content type of pages.
 pub(super) const PAGE: &str = "text/html; charset=utf-8";
 
-/// The header that a token may be in.
+/// Header that may contain a flow's token.
 const TOKEN_HEADER: &str = "X-Flow-Token";
 
-/// Which workflow.
+/// Path parameter that selects the workflow of a new flow.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfWorkflow {
-    /// The workflow's name; `resume` and `show` cannot be started here.
+struct WorkflowPath {
+    /// Name of the workflow. Workflows named `resume` or `show` cannot be started by this route.
     #[schemars(length(min = 1, max = 256))]
     workflow: String,
 }
 
-/// A flow that is to begin.
+/// Request to start a flow.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StartFlow {
-    /// What it is given: `null` is something, and nothing is an empty object.
+    /// Input of the flow; `null` is a valid input. Default: an empty object.
     #[serde(default, deserialize_with = "named")]
     input: Option<Value>,
 }
 
-/// The token, if it is in neither the body nor the header `X-Flow-Token`.
+/// Query parameter with a flow's token.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WithToken {
-    /// The token.
+    /// Token of the flow, if it is in neither the body nor the header `X-Flow-Token`.
     token: Option<String>,
 }
 
-/// A flow that is to go on.
+/// Request to resume a flow.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ResumeFlow {
-    /// The token, if it is in neither the query nor the header `X-Flow-Token`.
+    /// Token of the flow, if it is in neither the query nor the header `X-Flow-Token`.
     token: Option<String>,
-    /// Which of several outcomes is meant.
+    /// Name of the outcome. Required if the flow accepts several.
     outcome: Option<String>,
-    /// What is answered.
+    /// Answer, a JSON value that matches the form of the wait.
     input: Option<Value>,
 }
 
-/// A link.
+/// Path parameter of a link page.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfToken {
-    /// The token.
+struct TokenPath {
+    /// Token of the flow, or of an answer link.
     token: String,
 }
 
-/// How a flow stands after it was started or resumed, in the contract.
+/// State of a flow after it was started, resumed or shown.
 #[derive(JsonSchema)]
 #[schemars(rename = "FlowAnswer", rename_all = "camelCase")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct AnswerShape {
-    /// The flow's own id; a durable run that it becomes has the same.
+    /// Id of the flow, a UUID. A flow that becomes a durable run keeps it as the run's id.
     flow: Id,
-    /// The workflow.
+    /// Name of the workflow.
     workflow: String,
-    /// How it is doing.
+    /// Current status of the flow.
     status: RunStatus,
-    /// Where it rests: a strategy's name; absent if it has ended.
+    /// Name of the strategy that keeps the flow's state; absent if the flow has ended.
     #[schemars(default)]
-    rests: Option<String>,
-    /// What resumes it, or only shows that it waits if that was sent to somebody.
+    strategy: Option<String>,
+    /// Token that resumes the flow. With `watchOnly`, it only shows that the flow waits.
     #[schemars(default)]
     token: Option<String>,
-    /// The token only shows that it waits: somebody else is to answer.
+    /// URL of the token's page; absent if `server.public_url` is not set or the token is in a cookie.
     #[schemars(default)]
-    only_shows: Option<bool>,
-    /// When the token is over.
+    url: Option<String>,
+    /// True if the token cannot resume the flow, because another person must answer.
+    #[schemars(default)]
+    watch_only: Option<bool>,
+    /// Time at which the token expires; absent if it never expires.
     #[schemars(default)]
     expires_at: Option<Instant>,
-    /// What it waits for.
+    /// Waits that accept an answer.
     #[schemars(default)]
     waits: Option<Vec<PauseShape>>,
-    /// The outlet through which what resumes it was sent out.
+    /// Name of the outlet that sent the resuming token; absent if none was sent.
     #[schemars(default)]
     sent: Option<String>,
-    /// Its result, if it has completed.
+    /// Output of the flow; absent if it has not completed.
     #[schemars(default)]
     result: Value,
-    /// Why a durable run stands still: `{code, message, final}`.
+    /// Error that stopped a durable run: `{code, message, final}`.
     #[schemars(default)]
     error: Value,
 }
 
-/// Something a flow waits for, in the contract.
+/// A wait of a flow for an answer.
 #[derive(JsonSchema)]
 #[schemars(rename = "FlowPause", rename_all = "camelCase")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct PauseShape {
-    /// The activation that waits.
+    /// Id of the wait within the flow.
     activation: u64,
-    /// Where.
+    /// Name of the place or step that waits.
     place: String,
-    /// What may be answered.
+    /// Names of the accepted outcomes.
     outcomes: Vec<String>,
-    /// JSON Schema of the form.
+    /// JSON Schema of the form; absent if the wait has none.
     #[schemars(default)]
     form: Value,
-    /// What is asked.
+    /// Prompt of the wait; absent if it has none.
     #[schemars(default)]
     prompt: Value,
-    /// Who may answer.
+    /// Users and roles that may answer; absent = no restriction.
     #[schemars(default)]
     answerers: Option<Vec<String>>,
 }
 
-/// The answer to a link: the fields of its form, or JSON.
+/// Body of an answer on a link page: the fields of the form, or JSON.
 struct Answered(Bytes);
 
 impl Reads for Answered {
@@ -159,112 +163,115 @@ impl Reads for Answered {
 pub(super) fn routes() -> Vec<Route> {
     let nothing = Needs::Nothing;
     vec![
-        post("/v1/flows/{workflow}", "startFlow", Permission::Manage, "Starts a flow.")
-            .notes("Its token is in the answer, unless it was sent to somebody.")
+        post("/v1/flows/{workflow}", "startFlow", Permission::Manage, "Start a flow.")
+            .notes("The response contains the flow's token, unless an outlet sends it to another person. If the server has a cookie for tokens, the token is in that cookie instead.")
             .keyed()
-            .gives::<AnswerShape>(StatusCode::CREATED, "It rests somewhere, and its token resumes it.")
-            .ok::<AnswerShape>("It has ended.")
-            .leads("/v1/flows", "token", "/token")
-            .leads("/l", "token", "/token")
+            .gives::<AnswerShape>(StatusCode::CREATED, "The flow waits; its token resumes it.")
+            .ok::<AnswerShape>("The flow has ended.")
+            .links_to("/v1/flows", "token", "/token")
+            .links_to("/l", "token", "/token")
             .to(start),
-        post("/v1/flows/resume", "resumeFlow", nothing, "Resumes a flow; its token is the proof that one may.")
-            .notes("The token is in the body, in the query or in the header `X-Flow-Token`. One that is not good is a 410, whatever is wrong with it; an input that does not fit is a 422 and leaves the token good.")
-            .reads_header(TOKEN_HEADER, "The token, if it is in neither the body nor the query.")
+        post("/v1/flows/resume", "resumeFlow", nothing, "Resume a flow with its token.")
+            .notes("Send the token in the body, in the query, in the header `X-Flow-Token` or in the server's cookie for tokens. An invalid token is a 410, which does not reveal the reason. A token that only shows the flow is a 403. An invalid input is a 422, and the token stays valid.")
+            .reads_header(TOKEN_HEADER, "Token of the flow, if it is in neither the body nor the query.")
             .keyed()
-            .ok::<AnswerShape>("How it stands, with its next token.")
+            .ok::<AnswerShape>("State of the flow, with its next token.")
             .to(resume),
-        get("/v1/flows/show", "showFlow", nothing, "Shows what a token is for; nothing changes.")
-            .notes("The token is in the query or in the header `X-Flow-Token`.")
-            .reads_header(TOKEN_HEADER, "The token, if it is not in the query.")
-            .ok::<AnswerShape>("How the flow stands.")
+        get("/v1/flows/show", "showFlow", nothing, "Show the flow of a token, without changing it.")
+            .notes("Send the token in the query or in the header `X-Flow-Token`.")
+            .reads_header(TOKEN_HEADER, "Token of the flow, if it is not in the query.")
+            .ok::<AnswerShape>("State of the flow.")
             .to(show),
-        get("/l/{token}", "showLink", nothing, "A page that asks what a link is for; nothing changes, however often it is asked for.")
-            .notes("Whoever accepts JSON and no pages gets what `showFlow` gives. Whatever a mailer puts behind the address does not matter.")
+        get("/l/{token}", "showLink", nothing, "Show the page of a link, without changing the flow.")
+            .notes("A client that accepts JSON but not HTML gets the response of `showFlow`. Query parameters, such as those that mailers append, are ignored.")
             .gives_text(PAGE, "The page.")
-            .ok::<AnswerShape>("How the flow stands.")
+            .ok::<AnswerShape>("State of the flow.")
             .problem_pages()
             .to(show_link),
-        post("/l/{token}", "answerLink", nothing, "Answers a link.")
-            .notes("Whoever accepts JSON and no pages gets what `resumeFlow` gives.")
+        post("/l/{token}", "answerLink", nothing, "Answer a link.")
+            .notes("A client that accepts JSON but not HTML gets the response of `resumeFlow`.")
             .keyed()
             .body_bytes(FORM_BYTES)
-            .gives_text(PAGE, "The page that says what came of it.")
-            .ok::<AnswerShape>("How it stands, with its next token.")
+            .gives_text(PAGE, "The page with the result.")
+            .ok::<AnswerShape>("State of the flow, with its next token.")
             .problem_pages()
             .to(answer_link),
     ]
 }
 
 impl Server {
-    /// The flows, if there are any.
+    /// Returns the flows, or a problem if the server has none.
     pub(super) fn flows(&self) -> Result<&Flows, Problem> {
         self.flows.as_ref().ok_or_else(|| {
-            let detail =
-                "This server has no flows: configure a key that seals their tokens and where they rest.";
+            let detail = "This server has no flows: configure a key that seals tokens and a strategy.";
             Problem::new(StatusCode::NOT_FOUND, "noFlows", detail)
         })
     }
 
-    /// The flows of whoever asks, acting as them.
+    /// Returns the flows of the caller's tenant, acting as the caller.
     pub(super) fn flows_of(&self, caller: &Caller) -> Result<Flows, Problem> {
         let flows = self.flows()?.for_tenant(caller.scope());
         Ok(caller.actor().cloned().into_iter().fold(flows, |flows, actor| flows.acting(actor)))
     }
 }
 
-/// What a flow says no with, to somebody who is known and may know why.
-pub(super) fn told(error: FlowError) -> Problem {
+/// Converts an error of a flow for an authenticated caller. Engine errors keep their details.
+pub(super) fn flow_problem(error: FlowError) -> Problem {
     match error {
         FlowError::Engine(error) => error.into(),
         other => other.into(),
     }
 }
 
-/// How a flow stands, as whoever asked may see it.
-fn shown(answer: Answer, status: StatusCode) -> Result<Reply, Problem> {
+/// Creates the reply with a flow's state, without details that the caller may not see. The token is in the body or in
+/// the cookie.
+fn shown(server: &Server, answer: Answer, status: StatusCode, has_moved: bool) -> Result<Reply, Problem> {
     let is_replayed = answer.is_replayed;
-    Ok(Reply::json(status, &reply::shown(answer)?)?.replayed(is_replayed))
+    let (shown, cookie) = server.flow_routes.0.written(answer, has_moved, server.engine.now())?;
+    let reply = Reply::json(status, &shown)?.replayed(is_replayed);
+    let cookie = cookie.as_ref().and_then(|cookie| cookie.to_str().ok());
+    Ok(cookie.into_iter().fold(reply, |reply, cookie| reply.with(SET_COOKIE, cookie)))
 }
 
-async fn start(call: Call<OfWorkflow, Nothing, Perhaps<StartFlow>>) -> Result<Reply, Problem> {
+async fn start(call: Call<WorkflowPath, Nothing, OptionalBody<StartFlow>>) -> Result<Reply, Problem> {
     let flows = call.server.flows_of(&call.caller)?;
     let input = call.body.0.input.as_ref();
     let started = started(&flows, &call.path.workflow, input, call.key()?).await;
-    let (answer, status) = started.map_err(told)?;
-    shown(answer, status)
+    let (answer, status) = started.map_err(flow_problem)?;
+    shown(&call.server, answer, status, true)
 }
 
-/// The request's token. `Authorization` is for those who are known.
+/// Returns the request's token. `Authorization` is not read, because it contains API credentials.
 fn token_of<P, B>(call: &Call<P, WithToken, B>, in_body: Option<String>) -> Result<String, Problem> {
     let query = call.query.token.iter().map(|token| ("token".to_owned(), token.clone()));
-    token(&FlowRoutes::new().ignore_bearer().0, in_body, query.collect(), &call.headers)
+    token(&call.server.flow_routes.0, in_body, query.collect(), &call.headers)
 }
 
-async fn resume(call: Call<Nothing, WithToken, Perhaps<ResumeFlow>>) -> Result<Reply, Problem> {
+async fn resume(call: Call<Nothing, WithToken, OptionalBody<ResumeFlow>>) -> Result<Reply, Problem> {
     let flows = call.server.flows()?;
-    let Perhaps(ResumeFlow { token, outcome, input }) = &call.body;
+    let OptionalBody(ResumeFlow { token, outcome, input }) = &call.body;
     let token = token_of(&call, token.clone())?;
     let resume = resume_of(&token, outcome.as_deref(), input.as_ref(), call.key()?);
-    shown(resumed(&flows.of_token(&token), resume).await?, StatusCode::OK)
+    shown(&call.server, resumed(&flows.of_token(&token), resume).await?, StatusCode::OK, true)
 }
 
 async fn show(call: Call<Nothing, WithToken>) -> Result<Reply, Problem> {
     let flows = call.server.flows()?;
     let token = token_of(&call, None)?;
-    shown(flows.of_token(&token).show(&token).await?, StatusCode::OK)
+    shown(&call.server, flows.of_token(&token).show(&token).await?, StatusCode::OK, false)
 }
 
-/// What the pages behind links work on.
+/// Returns the flows and options for link pages.
 fn pages<P, Q, B>(call: &Call<P, Q, B>) -> Result<Api, Problem> {
-    Ok(Api { flows: call.server.flows()?.clone(), options: Arc::new(FlowRoutes::new().0) })
+    Ok(Api { flows: call.server.flows()?.clone(), options: Arc::new(call.server.flow_routes.0.clone()) })
 }
 
-async fn show_link(call: Call<OfToken, Whatever>) -> Result<Reply, Problem> {
+async fn show_link(call: Call<TokenPath, IgnoredFields>) -> Result<Reply, Problem> {
     let page = link::page_of(&pages(&call)?, &call.path.token, &call.headers).await;
     Ok(Reply::whole(link::guarded(page).await))
 }
 
-async fn answer_link(call: Call<OfToken, Whatever, Answered>) -> Result<Reply, Problem> {
+async fn answer_link(call: Call<TokenPath, IgnoredFields, Answered>) -> Result<Reply, Problem> {
     let Answered(content) = &call.body;
     let page = link::answered(&pages(&call)?, &call.path.token, &call.headers, content).await;
     Ok(Reply::whole(link::guarded(page).await))

@@ -1,4 +1,4 @@
-//! Workflows as pictures: JSON for programs that draw, Mermaid for everybody else.
+//! Graphs of workflows, as JSON for programs and as Mermaid text.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -8,10 +8,10 @@ use super::reply::Reply;
 use super::route::Describing;
 use crate::routes::problem::Problem;
 
-/// What Mermaid is sent as.
+/// Content type of Mermaid text.
 const MERMAID: &str = "text/plain; charset=utf-8";
 
-/// How a picture is given.
+/// Format of a graph. Default: `json`.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "GraphFormat")]
@@ -21,37 +21,37 @@ pub(super) enum Picture {
     Mermaid,
 }
 
-/// Places and the ways between them.
+/// Graph of a workflow: places and the edges between them.
 #[derive(JsonSchema)]
 #[schemars(rename = "Graph")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct GraphShape {
-    /// The workflow's name.
+    /// Name of the workflow.
     workflow: String,
-    /// The places.
+    /// Places of the workflow.
     nodes: Vec<NodeShape>,
-    /// The ways between them.
+    /// Edges between the places.
     edges: Vec<EdgeShape>,
 }
 
-/// A place.
+/// A place of a workflow.
 #[derive(JsonSchema)]
 #[schemars(rename = "GraphNode")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct NodeShape {
-    /// Its name.
+    /// Name of the place.
     id: String,
-    /// `step`, `wait`, `fork`, `join`, `loop`, `catch` or `end`.
+    /// Kind of place: `step`, `wait`, `fork`, `join`, `loop`, `catch` or `end`.
     kind: String,
-    /// A run begins here.
+    /// True if runs start at this place.
     initial: bool,
-    /// What is going on there in a run.
+    /// Status of the place in the run; absent for a workflow.
     status: Option<PlaceStatus>,
-    /// How many activations of a run are there.
+    /// Number of the run's activations at the place; absent for a workflow.
     activations: Option<usize>,
 }
 
-/// What is going on at a place.
+/// Status of a place in a run.
 #[derive(JsonSchema)]
 #[schemars(rename_all = "camelCase")]
 #[expect(dead_code, reason = "only its schema is used")]
@@ -62,29 +62,29 @@ enum PlaceStatus {
     Completed,
 }
 
-/// A way from one place to another.
+/// An edge between two places.
 #[derive(JsonSchema)]
 #[schemars(rename = "GraphEdge")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct EdgeShape {
-    /// The transition; absent for a fork's branch or the way after a failure.
+    /// Name of the transition; absent for a fork's branch and for an edge after a failure.
     transition: Option<String>,
-    /// From here.
+    /// Name of the place that the edge starts at.
     from: String,
-    /// To there.
+    /// Name of the place that the edge ends at.
     to: String,
-    /// `auto`, `signal`, `timer`, `branch`, `round`, `after`, `error` or `retry`.
+    /// Kind of edge: `auto`, `signal`, `timer`, `branch`, `round`, `after`, `error` or `retry`.
     kind: String,
-    /// What a person reads on it.
+    /// Label of the edge, for people; absent if it has none.
     label: Option<String>,
 }
 
-/// The route gives pictures.
+/// Declares the responses of a route that returns a graph.
 pub(super) fn gives(describing: Describing) -> Describing {
-    describing.ok::<GraphShape>("The picture.").gives_text(MERMAID, "The picture as Mermaid.")
+    describing.ok::<GraphShape>("The graph.").gives_text(MERMAID, "The graph as Mermaid text.")
 }
 
-/// A picture, as it is asked for.
+/// Creates the reply with a graph, in the requested format. Default: JSON.
 pub(super) fn drawn(graph: &Graph, format: Option<Picture>) -> Result<Reply, Problem> {
     match format.unwrap_or_default() {
         Picture::Json => Reply::ok(graph),

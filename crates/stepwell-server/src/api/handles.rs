@@ -1,4 +1,4 @@
-//! Handles: where flows rest and links to runs, listed without their secrets, revoked and cleaned up.
+//! Routes of handles, which are stored flow states and answer links: list, revoke and clean them up.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -7,112 +7,115 @@ use stepwell::core::{Name, RunId, Timestamp};
 use stepwell::flow::Revoke;
 use stepwell::store::{HandleKind, HandleQuery, HandleRow};
 
-use super::call::{Call, Json, Nothing, Perhaps};
-use super::flows::told;
+use super::call::{Call, Json, Nothing, OptionalBody};
+use super::conditions::{ColumnValues, column_values, condition};
+use super::flows::flow_problem;
 use super::reply::Reply;
 use super::route::{Route, get, post};
-use super::runs::condition;
 use super::shapes::{Condition, Id, Instant, Listing, Page, Span, span};
 use crate::routes::problem::Problem;
 
-/// Which handles.
+/// Filter and page of a listing of handles.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListHandles {
-    /// Of this workflow.
+    /// Lists only handles of this workflow.
     #[schemars(length(min = 1, max = 256))]
     workflow: Option<String>,
-    /// Of this flow, or leading to this run.
+    /// Lists only handles of this flow, and answer links to this run.
     #[schemars(with = "Option<Id>")]
     run: Option<RunId>,
-    /// Begun by them.
+    /// Lists only handles of flows that this actor started.
     #[schemars(length(min = 1, max = 256))]
     created_by: Option<String>,
-    /// Whose shadow column holds this: `name=value`. Numbers, `true` and `false` are meant as such, and as texts in quotes.
+    /// Lists only flows whose shadow column matches: `name=value`, `name^=prefix`, or a bound with `<`, `<=`, `>` or `>=`.
+    /// Quote numbers and booleans to compare text.
     #[serde(default, rename = "where")]
     #[schemars(with = "Vec<Condition>")]
-    columns: Vec<String>,
-    /// How many rows at most.
+    conditions: Vec<String>,
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// A handle; its secret is nowhere.
+/// A handle. Its secret is not stored.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct HandleShown {
-    /// The hash of its secret.
+struct HandleView {
+    /// Hash of the handle's secret.
     handle: String,
-    /// A flow rests there, or it leads to a wait of a run.
-    kind: HandleFor,
-    /// The flow, or the run.
+    /// `flow` = the state of a flow is stored; `link` = an answer link to a wait of a run.
+    kind: HandlePurpose,
+    /// Id of the flow or the run, a UUID.
     #[schemars(with = "Id")]
     run: RunId,
-    /// The workflow.
+    /// Name of the workflow.
     #[schemars(with = "String")]
     workflow: Name,
-    /// When it is over.
+    /// Time at which the handle expires; absent if it never expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     expires_at: Option<Timestamp>,
-    /// It is being answered right now.
+    /// True while a request answers it.
     reserved: bool,
-    /// When what is to be sent out is sent.
+    /// Time at which the pending message is sent; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     deliver_at: Option<Timestamp>,
-    /// When the flow got its first handle.
+    /// Time at which the flow got its first handle.
     #[schemars(with = "Instant")]
     created_at: Timestamp,
-    /// Who began it.
+    /// Actor that started the flow; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     created_by: Option<String>,
-    /// When it was last put.
+    /// Time at which the handle was last written.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
-    /// Who put it last.
+    /// Actor that last wrote the handle; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     updated_by: Option<String>,
+    /// Values of the shadow columns of the flow or run by name; columns without a value are absent.
+    columns: ColumnValues,
 }
 
-/// What a handle is for.
+/// Kind of a handle.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-enum HandleFor {
+enum HandlePurpose {
     Flow,
     Link,
 }
 
-/// Which tokens are to be good no longer.
+/// Request to revoke tokens.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 enum RevokeHandles {
-    /// Those of a flow, and those that lead to a run.
+    /// Id of a flow or run: its tokens and its answer links are revoked.
     Flow(#[schemars(with = "Id")] RunId),
-    /// Those of flows that somebody began.
+    /// Actor: the tokens of the flows that it started are revoked.
     Actor(#[schemars(length(min = 1, max = 256))] String),
 }
 
-/// Handles that are gone.
+/// Number of deleted handles.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct HandlesGone {
-    /// How many.
+struct HandlesRemoved {
+    /// Number of handles that were deleted.
     count: u64,
 }
 
-/// What is cleaned up.
+/// Options of a cleanup of handles.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CleanUpHandles {
-    /// For how long handles are kept after they are over; not at all unless this says otherwise. `never` deletes none.
+    /// Time for which handles are kept after they expire; `never` deletes none. Default: `0s`.
     #[schemars(with = "Option<Retention>")]
     retention: Option<String>,
 }
 
-/// A duration or `never`, in schemas.
+/// Schema of a duration or `never`.
 struct Retention;
 
 impl JsonSchema for Retention {
@@ -129,13 +132,13 @@ impl JsonSchema for Retention {
     }
 }
 
-impl From<HandleRow> for HandleShown {
+impl From<HandleRow> for HandleView {
     fn from(row: HandleRow) -> Self {
-        HandleShown {
+        HandleView {
             handle: row.handle.to_string(),
             kind: match row.kind {
-                HandleKind::Flow => HandleFor::Flow,
-                HandleKind::Link => HandleFor::Link,
+                HandleKind::Flow => HandlePurpose::Flow,
+                HandleKind::Link => HandlePurpose::Link,
             },
             run: row.run,
             workflow: row.workflow,
@@ -146,6 +149,7 @@ impl From<HandleRow> for HandleShown {
             created_by: row.created_by,
             updated_at: row.updated_at,
             updated_by: row.updated_by,
+            columns: ColumnValues::new(),
         }
     }
 }
@@ -153,27 +157,33 @@ impl From<HandleRow> for HandleShown {
 pub(super) fn routes() -> Vec<Route> {
     let admin = Permission::Admin;
     vec![
-        get("/v1/handles", "listHandles", Permission::View, "Lists where flows rest, and links to runs.")
-            .ok::<Page<HandleShown>>("Handles, without their secrets.")
+        get("/v1/handles", "listHandles", Permission::View, "List handles: stored flow states and answer links to runs.")
+            .notes("The handles are in the order of their flows. If all conditions on shadow columns are prefixes and bounds, they are in the order of the first condition's column instead.")
+            .ok::<Page<HandleView>>("Handles, without their secrets.")
             .to(list),
-        post("/v1/handles/revoke", "revokeHandles", admin, "Makes tokens good no longer: those of a flow or run, or of all flows that somebody began.")
-            .notes("Sealed tokens of strategies whose tokens are used once are refused too; others are good until they expire or their key is gone.")
-            .ok::<HandlesGone>("How many handles there were.")
+        post("/v1/handles/revoke", "revokeHandles", admin, "Revoke the tokens of a flow or run, or of all flows that an actor started.")
+            .notes("Deletes the matching handles. Sealed tokens of single-use strategies are refused too. Other sealed tokens stay valid until they expire or their key is removed.")
+            .ok::<HandlesRemoved>("Number of deleted handles.")
             .to(revoke),
-        post("/v1/handles/cleanup", "cleanUpHandles", admin, "Deletes handles that are over.")
-            .ok::<HandlesGone>("How many there were.")
+        post("/v1/handles/cleanup", "cleanUpHandles", admin, "Delete expired handles.")
+            .ok::<HandlesRemoved>("Number of deleted handles.")
             .to(clean_up),
     ]
 }
 
 async fn list(call: Call<Nothing, ListHandles>) -> Result<Reply, Problem> {
-    let flows = call.server.flows_of(&call.caller)?;
-    let ListHandles { workflow, run, created_by, columns, limit, cursor } = call.query;
-    let shadows = columns.iter().map(|column| condition(column)).collect::<Result<_, _>>()?;
+    let (flows, engine) = (call.server.flows_of(&call.caller)?, call.engine());
+    let ListHandles { workflow, run, created_by, conditions, limit, cursor } = call.query;
+    let shadows = conditions.iter().map(|text| condition(text)).collect::<Result<_, _>>()?;
     let listing = Listing::of(limit, cursor);
     let (limit, cursor) = (listing.limit(), listing.cursor());
     let query = HandleQuery { workflow: workflow.map(Name::from), run, created_by, shadows, limit, cursor };
-    Reply::ok(&Page::of(flows.handles(query).await.map_err(told)?, HandleShown::from))
+    let page = flows.handles(query).await.map_err(flow_problem)?;
+    let columns = engine.columns(page.items.iter().map(|row| row.run).collect()).await?;
+    Reply::ok(&Page::of(page, |row| {
+        let columns = columns.get(&row.run).cloned().unwrap_or_default();
+        HandleView { columns: column_values(columns), ..HandleView::from(row) }
+    }))
 }
 
 async fn revoke(call: Call<Nothing, Nothing, Json<RevokeHandles>>) -> Result<Reply, Problem> {
@@ -182,15 +192,15 @@ async fn revoke(call: Call<Nothing, Nothing, Json<RevokeHandles>>) -> Result<Rep
         RevokeHandles::Flow(flow) => Revoke::Flow(flow),
         RevokeHandles::Actor(actor) => Revoke::Actor(actor),
     };
-    Reply::ok(&HandlesGone { count: flows.revoke(which).await.map_err(told)? })
+    Reply::ok(&HandlesRemoved { count: flows.revoke(which).await.map_err(flow_problem)? })
 }
 
-async fn clean_up(call: Call<Nothing, Nothing, Perhaps<CleanUpHandles>>) -> Result<Reply, Problem> {
+async fn clean_up(call: Call<Nothing, Nothing, OptionalBody<CleanUpHandles>>) -> Result<Reply, Problem> {
     let flows = call.server.flows_of(&call.caller)?;
     let retention_ms = match call.body.0.retention.as_deref() {
         None => Some(0),
         Some("never") => None,
         Some(text) => Some(u64::try_from(span(text)?.as_millis()).unwrap_or(u64::MAX)),
     };
-    Reply::ok(&HandlesGone { count: flows.cleanup(retention_ms).await.map_err(told)? })
+    Reply::ok(&HandlesRemoved { count: flows.cleanup(retention_ms).await.map_err(flow_problem)? })
 }

@@ -1,4 +1,4 @@
-//! Reads JSON as the API takes it: no name twice in an object, and not nested too deep.
+//! Strict JSON parser of the API. It rejects duplicate names in an object and deep nesting.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use serde_json::{Map, Number, Value};
 
 use crate::routes::problem::Problem;
 
-/// How deep a body may be nested.
+/// Maximum nesting depth of a body.
 pub(crate) const MAX_DEPTH: usize = 64;
 
-/// The value of a body.
+/// Parses a request body strictly.
 pub(crate) fn read(body: &[u8]) -> Result<Value, Problem> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = Strict { left: MAX_DEPTH }.deserialize(&mut reader);
     value
         .and_then(|value| reader.end().map(|()| value))
-        .map_err(|error| Problem::bad("malformedJson", format!("The body is not usable JSON: {error}.")))
+        .map_err(|error| Problem::bad("malformedJson", format!("The body is not valid JSON: {error}.")))
 }
 
-/// A value with this many levels left to go down.
+/// Parser of a value that may contain this many nested levels.
 #[derive(Clone, Copy)]
 struct Strict {
     left: usize,
@@ -28,7 +28,7 @@ struct Strict {
 impl Strict {
     fn below<E: Error>(self) -> Result<Self, E> {
         let left = self.left.checked_sub(1);
-        let too_deep = || E::custom(format!("it is nested deeper than {MAX_DEPTH} levels"));
+        let too_deep = || E::custom(format!("nested deeper than {MAX_DEPTH} levels"));
         left.map(|left| Strict { left }).ok_or_else(too_deep)
     }
 }
@@ -91,7 +91,7 @@ impl<'de> Visitor<'de> for Strict {
         let mut object = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format!("the name `{name}` is there twice")));
+                return Err(A::Error::custom(format!("duplicate name `{name}`")));
             }
             let value = fields.next_value_seed(below)?;
             object.insert(name, value);
@@ -107,23 +107,23 @@ mod tests {
     use super::{MAX_DEPTH, read};
 
     #[test]
-    fn values_are_read_as_they_are() {
+    fn valid_json_is_parsed() {
         let text = r#" {"a": [1, -2, 18446744073709551615, 0.5, null, true, "x\u00e9"], "b": {}} "#;
         let value = json!({"a": [1, -2, u64::MAX, 0.5, null, true, "x\u{e9}"], "b": {}});
         assert_eq!(read(text.as_bytes()).unwrap(), value);
     }
 
     #[test]
-    fn a_name_that_is_there_twice_is_refused_wherever_it_stands() {
+    fn duplicate_names_are_refused_at_any_depth() {
         for text in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"a": 1, "\u0061": 2}}]"#] {
             let problem = read(text.as_bytes()).unwrap_err();
-            assert!(problem.detail.contains("`a` is there twice"), "{problem:?}");
+            assert!(problem.detail.contains("duplicate name `a`"), "{problem:?}");
             assert_eq!(problem.status.as_u16(), 400);
         }
     }
 
     #[test]
-    fn what_is_nested_too_deep_is_refused() {
+    fn deep_nesting_is_refused() {
         let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         assert!(read(nested(MAX_DEPTH).as_bytes()).is_ok());
         let problem = read(nested(MAX_DEPTH + 1).as_bytes()).unwrap_err();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_refused() {
+    fn invalid_json_is_refused() {
         for text in ["", "{", "{} {}", "nul", "{\"a\":1e999}", "\u{feff}{}"] {
             assert_eq!(read(text.as_bytes()).unwrap_err().code, "malformedJson", "{text}");
         }

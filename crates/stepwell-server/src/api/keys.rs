@@ -1,4 +1,4 @@
-//! The keys that seal tokens: which there are. They are put there and rotated by configuration.
+//! Route that lists the keys that seal tokens. The server's configuration adds, rotates and removes them.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,17 +14,17 @@ use crate::routes::problem::Problem;
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct SealingKey {
-    /// Its id.
+    /// Id of the key, from the server's configuration.
     id: String,
-    /// New tokens are sealed under it; under the others they are only opened.
+    /// True if new tokens are sealed with this key; the other keys only open tokens.
     seals: bool,
 }
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        get("/v1/keys", "listSealingKeys", Permission::Admin, "Lists the keys that seal tokens.")
-            .notes("A key is put there, rotated and taken away by configuration.")
-            .ok::<Page<SealingKey>>("The keys' ids, the one that seals first.")
+        get("/v1/keys", "listSealingKeys", Permission::Admin, "List the keys that seal tokens.")
+            .notes("The server's configuration adds, rotates and removes keys.")
+            .ok::<Page<SealingKey>>("Ids of the keys; the key that seals comes first.")
             .to(list),
     ]
 }

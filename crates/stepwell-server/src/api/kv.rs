@@ -1,4 +1,4 @@
-//! The key-value store: keys of namespaces, with revisions and times to live.
+//! Routes of the key-value store: keys in namespaces, with revisions and times to live.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 use stepwell::core::{RunId, Timestamp};
-use stepwell::data::{Changes, Entry, List, Namespace, Set};
+use stepwell::data::{Changes, KeyEntry, KeyList, Namespace, Set};
 use stepwell::store::{OpResult, ValueType};
-use stepwell::{Done, Permission};
+use stepwell::{Idempotent, Permission};
 
-use super::call::{Call, Json, Nothing, Perhaps};
+use super::call::{Call, Json, Nothing, OptionalBody};
 use super::data::{self, write_one};
 use super::reply::Reply;
 use super::route::{Route, delete, get, post, put};
@@ -19,58 +19,58 @@ use super::shapes::{Id, Instant, Listing, Page};
 use super::sse::{self, EVENTS};
 use crate::routes::problem::Problem;
 
-/// A key.
+/// Path parameters that select a key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfKey {
-    /// The namespace.
+struct KeyPath {
+    /// Namespace of the key, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     namespace: String,
-    /// The key.
+    /// Name of the key, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     key: String,
 }
 
-/// Which keys of a namespace.
+/// Path parameter that selects a namespace.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfNamespace {
-    /// The namespace.
+struct NamespacePath {
+    /// Name of the namespace, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     namespace: String,
 }
 
-/// Which keys.
+/// Filter and page of a listing of keys.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListKeys {
-    /// Whose key begins with this text, taken literally.
+    /// Lists only keys that start with this text, without wildcards.
     #[schemars(length(max = 256))]
     prefix: Option<String>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// A value that is set.
+/// Request to set the value of a key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SetKey {
-    /// The value; `null` is one.
+    /// New value, any JSON value including `null`.
     value: Value,
-    /// What kind of value it is, for editors.
+    /// Type of the value, for editors. Default: `json`.
     value_type: Option<KeyType>,
-    /// For how many seconds it holds; without this until it is deleted.
+    /// Time to live of the value, in seconds. Default: it never expires.
     #[schemars(range(min = 1, max = 3_153_600_000u64))]
     ttl_seconds: Option<u64>,
-    /// It holds as long as the value before it.
+    /// True = keep the expiry of the previous value. Not together with `ttlSeconds`. Default: false.
     #[serde(default)]
     keep_ttl: bool,
 }
 
-/// What kind of value it is, for editors.
+/// Type of a value, for editors. It is not enforced.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum KeyType {
@@ -80,14 +80,14 @@ pub(super) enum KeyType {
     Json,
 }
 
-/// What is added to a number.
+/// Request to add to the number in a key.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct IncrementKey {
-    /// How much; 1 unless this says otherwise.
+    /// Number to add; negative numbers subtract. Default: 1.
     #[schemars(with = "Option<f64>")]
     by: Option<Number>,
-    /// What an absent key counts as; 0 unless this says otherwise.
+    /// Number that a key without a value starts from. Default: 0.
     #[schemars(with = "Option<f64>")]
     initial: Option<Number>,
 }
@@ -95,59 +95,59 @@ struct IncrementKey {
 /// A key with its value.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct KeyShown {
-    /// The key.
+struct KeyView {
+    /// Name of the key.
     key: String,
-    /// Its value.
+    /// Value of the key, any JSON value.
     value: Value,
-    /// What kind of value it is.
+    /// Type of the value, for editors.
     value_type: KeyType,
-    /// Counts every write; never restarts.
+    /// Revision of the key. Every write increases it, also after a delete.
     revision: u64,
-    /// From then on it counts as absent.
+    /// Time at which the value expires; absent if it never expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     expires_at: Option<Timestamp>,
-    /// When it was first written.
+    /// Time at which the key was first written.
     #[schemars(with = "Instant")]
     created_at: Timestamp,
-    /// When it was last written.
+    /// Time at which the key was last written.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
-    /// The run that first wrote it, if a run did.
+    /// Id of the run that first wrote the key; absent if no run did.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     created_by_run: Option<RunId>,
 }
 
-/// What a write came to.
+/// Result of setting a key.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct KeyWritten {
-    /// The key's revision now.
+    /// New revision of the key.
     revision: u64,
-    /// It had no value before.
+    /// True if the key had no value before.
     created: bool,
 }
 
-/// What an increment came to.
+/// Result of an increment.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct KeyIncremented {
-    /// The number now.
+    /// New number in the key.
     #[schemars(with = "f64")]
     value: Number,
-    /// The key's revision now.
+    /// New revision of the key.
     revision: u64,
 }
 
-/// A namespace, and how many keys with a value it has.
+/// A namespace and its number of keys with a value.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct KeyNamespace {
-    /// The namespace.
+    /// Name of the namespace.
     namespace: String,
-    /// How many keys.
+    /// Number of keys with a value.
     key_count: u64,
 }
 
@@ -173,52 +173,52 @@ impl From<KeyType> for ValueType {
     }
 }
 
-impl From<Entry> for KeyShown {
-    fn from(entry: Entry) -> Self {
-        let Entry { key, value, value_type, revision, expires_at, created_at, updated_at, created_by_run } =
+impl From<KeyEntry> for KeyView {
+    fn from(entry: KeyEntry) -> Self {
+        let KeyEntry { key, value, value_type, revision, expires_at, created_at, updated_at, created_by_run } =
             entry;
         let value_type = value_type.into();
-        KeyShown { key, value, value_type, revision, expires_at, created_at, updated_at, created_by_run }
+        KeyView { key, value, value_type, revision, expires_at, created_at, updated_at, created_by_run }
     }
 }
 
 pub(super) fn routes() -> Vec<Route> {
     let (read, manage) = (Permission::Read, Permission::Manage);
     vec![
-        get("/v1/kv", "listKeyNamespaces", read, "Lists the namespaces that have keys.")
-            .ok::<Page<KeyNamespace>>("Namespaces, and how many keys they have.")
+        get("/v1/kv", "listKeyNamespaces", read, "List the namespaces that have keys.")
+            .ok::<Page<KeyNamespace>>("Namespaces with their number of keys.")
             .to(namespaces),
-        get("/v1/kv/{namespace}", "listKeys", read, "Lists the keys of a namespace.")
-            .ok::<Page<KeyShown>>("Keys with their values.")
+        get("/v1/kv/{namespace}", "listKeys", read, "List the keys of a namespace.")
+            .ok::<Page<KeyView>>("Keys with their values.")
             .to(list),
-        get("/v1/kv/{namespace}/{key}", "getKey", read, "Gives a key's value.")
-            .notes("`ETag` is its revision.")
-            .ok::<KeyShown>("The key.")
+        get("/v1/kv/{namespace}/{key}", "getKey", read, "Get the value of a key.")
+            .notes("`ETag` is the key's revision.")
+            .ok::<KeyView>("The key.")
             .to(show),
-        put("/v1/kv/{namespace}/{key}", "setKey", manage, "Gives a key a value.")
-            .notes("`If-Match` names the revision that has to be the current one, `If-None-Match: *` asks that there be no value.")
+        put("/v1/kv/{namespace}/{key}", "setKey", manage, "Set the value of a key.")
+            .notes("`If-Match` requires the current revision; `If-None-Match: *` requires that the key has no value.")
             .keyed()
             .checks_tag_or_new()
             .gives::<KeyWritten>(StatusCode::CREATED, "The key had no value before.")
             .ok::<KeyWritten>("The key had a value before.")
             .to(set),
-        delete("/v1/kv/{namespace}/{key}", "deleteKey", manage, "Takes a key's value away.")
+        delete("/v1/kv/{namespace}/{key}", "deleteKey", manage, "Delete the value of a key.")
             .keyed()
             .checks_tag()
-            .gives_nothing("It has no value now.")
+            .gives_nothing("The key has no value any more.")
             .to(remove),
-        get("/v1/kv/{namespace}/{key}/watch", "watchKey", read, "Watches a key: server-sent events, one per change.")
-            .notes("The first is the value as it is now. The id of an event is the revision; with `Last-Event-ID` what that one showed is not shown again. Values in between may be skipped.")
+        get("/v1/kv/{namespace}/{key}/watch", "watchKey", read, "Watch a key: server-sent events, one per change.")
+            .notes("The first event has the current value. The id of an event is the revision. With `Last-Event-ID`, the current value is sent only if its revision differs. Intermediate values may be skipped.")
             .gives_text(EVENTS, "Events `change`: `{found, value, previous, revision}`.")
             .to(watch),
-        post("/v1/kv/{namespace}/{key}/increment", "incrementKey", manage, "Adds to a key's number.")
+        post("/v1/kv/{namespace}/{key}/increment", "incrementKey", manage, "Add to the number in a key.")
             .keyed()
-            .ok::<KeyIncremented>("The number now.")
+            .ok::<KeyIncremented>("The new number.")
             .to(increment),
     ]
 }
 
-fn no_key(key: &OfKey) -> Problem {
+fn no_key(key: &KeyPath) -> Problem {
     let detail = format!("Key `{}` of `{}` has no value.", key.key, key.namespace);
     Problem::new(StatusCode::NOT_FOUND, "noKey", detail)
 }
@@ -229,40 +229,43 @@ async fn namespaces(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
     Reply::ok(&Page::of(page, shape))
 }
 
-async fn list(call: Call<OfNamespace, ListKeys>) -> Result<Reply, Problem> {
+async fn list(call: Call<NamespacePath, ListKeys>) -> Result<Reply, Problem> {
     let kv = call.engine().kv(&call.path.namespace);
     let ListKeys { prefix, limit, cursor } = call.query;
     let listing = Listing::of(limit, cursor);
-    let list =
-        List { prefix: prefix.unwrap_or_default(), limit: Some(listing.limit()), cursor: listing.cursor() };
-    Reply::ok(&Page::of(kv.list(list).await?, KeyShown::from))
+    let list = KeyList {
+        prefix: prefix.unwrap_or_default(),
+        limit: Some(listing.limit()),
+        cursor: listing.cursor(),
+    };
+    Reply::ok(&Page::of(kv.list(list).await?, KeyView::from))
 }
 
-async fn show(call: Call<OfKey>) -> Result<Reply, Problem> {
+async fn show(call: Call<KeyPath>) -> Result<Reply, Problem> {
     let entry = call.engine().kv(&call.path.namespace).get(&call.path.key).await?;
     let entry = entry.ok_or_else(|| no_key(&call.path))?;
     let revision = entry.revision;
-    Ok(Reply::ok(&KeyShown::from(entry))?.tagged(revision))
+    Ok(Reply::ok(&KeyView::from(entry))?.tagged(revision))
 }
 
-async fn set(call: Call<OfKey, Nothing, Json<SetKey>>) -> Result<Reply, Problem> {
+async fn set(call: Call<KeyPath, Nothing, Json<SetKey>>) -> Result<Reply, Problem> {
     let Json(SetKey { value, value_type, ttl_seconds, keep_ttl }) = &call.body;
-    let holds = Holds { ttl_seconds: *ttl_seconds, keep_ttl: *keep_ttl };
-    let set = holds.set(value, *value_type, call.expected()?)?;
+    let expiry = KeyExpiry { ttl_seconds: *ttl_seconds, keep_ttl: *keep_ttl };
+    let set = expiry.set(value, *value_type, call.expected()?)?;
     let changes = Changes::new().set_with(&call.path.namespace, &call.path.key, set);
-    let Done { came_to: OpResult { revision, created, .. }, is_new } = write_one(&call, changes).await?;
+    let Idempotent { value: OpResult { revision, created, .. }, is_new } = write_one(&call, changes).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(Reply::json(status, &KeyWritten { revision, created })?.tagged(revision).replayed(!is_new))
 }
 
-/// How long a value holds.
-pub(super) struct Holds {
+/// Expiry of a value that is set.
+pub(super) struct KeyExpiry {
     pub(super) ttl_seconds: Option<u64>,
     pub(super) keep_ttl: bool,
 }
 
-impl Holds {
-    /// A value that is set for so long.
+impl KeyExpiry {
+    /// Builds the write of a value with this expiry. Rejects `ttlSeconds` together with `keepTtl`.
     pub(super) fn set(
         &self,
         value: &Value,
@@ -271,8 +274,7 @@ impl Holds {
     ) -> Result<Set, Problem> {
         let set = match (self.ttl_seconds, self.keep_ttl) {
             (Some(_), true) => {
-                let detail =
-                    "A value holds for `ttlSeconds` or as long as the one before it (`keepTtl`), not both.";
+                let detail = "`ttlSeconds` and `keepTtl` are mutually exclusive: send one of them, not both.";
                 return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail));
             }
             (Some(seconds), false) => Set::new(value).ttl(Duration::from_secs(seconds)),
@@ -284,28 +286,28 @@ impl Holds {
     }
 }
 
-async fn remove(call: Call<OfKey>) -> Result<Reply, Problem> {
-    let OfKey { namespace, key } = &call.path;
+async fn remove(call: Call<KeyPath>) -> Result<Reply, Problem> {
+    let KeyPath { namespace, key } = &call.path;
     let changes = call.seen()?.into_iter().fold(Changes::new(), |all, seen| all.check(namespace, key, seen));
     let done = write_one(&call, changes.delete(namespace, key)).await?;
-    match done.came_to.existed {
+    match done.value.existed {
         true => Ok(Reply::nothing().replayed(!done.is_new)),
         false => Err(no_key(&call.path)),
     }
 }
 
-async fn increment(call: Call<OfKey, Nothing, Perhaps<IncrementKey>>) -> Result<Reply, Problem> {
-    let Perhaps(IncrementKey { by, initial }) = &call.body;
+async fn increment(call: Call<KeyPath, Nothing, OptionalBody<IncrementKey>>) -> Result<Reply, Problem> {
+    let OptionalBody(IncrementKey { by, initial }) = &call.body;
     let increment = data::increment(by.as_ref(), initial.as_ref());
     let changes = Changes::new().increment(&call.path.namespace, &call.path.key, increment);
-    let Done { came_to: OpResult { revision, value, .. }, is_new } = write_one(&call, changes).await?;
+    let Idempotent { value: OpResult { revision, value, .. }, is_new } = write_one(&call, changes).await?;
     let Some(Value::Number(value)) = value else {
-        return Err(Problem::internal(&"an increment gives a number"));
+        return Err(Problem::internal(&"an increment returned no number"));
     };
     Ok(Reply::ok(&KeyIncremented { value, revision })?.tagged(revision).replayed(!is_new))
 }
 
-async fn watch(call: Call<OfKey>) -> Result<Reply, Problem> {
+async fn watch(call: Call<KeyPath>) -> Result<Reply, Problem> {
     let last = sse::last_id(&call.headers)?;
     Ok(sse::changes(&call.server, call.engine().kv(&call.path.namespace).watch(&call.path.key)?, last))
 }

@@ -1,14 +1,14 @@
-//! Links between things that somebody else keeps: put, listed, looked up from either end, and taken away.
+//! Routes of links between entities of other systems: put, list, look up from either end, and delete.
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell::core::{RunId, Timestamp};
-use stepwell::data::links::Listed;
+use stepwell::data::links::LinkListing;
 use stepwell::data::{Changes, Lookup, Match, Namespace};
-use stepwell::store::{Direction, Ends, Entity, Link, OpResult};
-use stepwell::{Done, Permission};
+use stepwell::store::{Direction, Entity, Link, LinkEnds, OpResult};
+use stepwell::{Idempotent, Permission};
 use uuid::Uuid;
 
 use super::call::{Call, Json, Nothing};
@@ -18,87 +18,87 @@ use super::route::{Route, delete, get, put};
 use super::shapes::{Id, Instant, Listing, Page};
 use crate::routes::problem::Problem;
 
-/// A thing that somebody else keeps.
+/// An entity of another system, identified by type and id.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Thing {
-    /// Its type.
+pub(super) struct EntityRef {
+    /// Type of the entity, 1 to 256 characters.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 256))]
     kind: String,
-    /// Its id.
+    /// Id of the entity, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     id: String,
 }
 
-impl From<&Thing> for Entity {
-    fn from(thing: &Thing) -> Self {
+impl From<&EntityRef> for Entity {
+    fn from(thing: &EntityRef) -> Self {
         Entity::new(&thing.kind, &thing.id)
     }
 }
 
-impl From<&Entity> for Thing {
+impl From<&Entity> for EntityRef {
     fn from(entity: &Entity) -> Self {
-        Thing { kind: entity.kind().to_owned(), id: entity.id().to_owned() }
+        EntityRef { kind: entity.kind().to_owned(), id: entity.id().to_owned() }
     }
 }
 
-/// Which links.
+/// Path parameter that selects a namespace.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfNamespace {
-    /// The namespace.
+struct NamespacePath {
+    /// Name of the namespace, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     namespace: String,
 }
 
-/// Which links of a namespace.
+/// Filter and page of a listing of links.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListLinks {
-    /// That begin at something of this type.
+    /// Lists only links that start at an entity of this type.
     #[schemars(length(min = 1, max = 256))]
     from_type: Option<String>,
-    /// That end at something of this type.
+    /// Lists only links that end at an entity of this type.
     #[schemars(length(min = 1, max = 256))]
     to_type: Option<String>,
-    /// With this relation.
+    /// Lists only links with this relation.
     #[schemars(length(min = 1, max = 256))]
     relation: Option<String>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// Which links of a thing.
+/// Entity, filter and page of a lookup of links.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct LookUpLinks {
-    /// The thing's type.
+    /// Type of the entity, 1 to 256 characters.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 256))]
     kind: String,
-    /// The thing's id.
+    /// Id of the entity, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     id: String,
-    /// Which way to go; `forward` unless this says otherwise.
+    /// Direction of the links as seen from the entity. Default: `forward`.
     direction: Option<LinkDirection>,
-    /// Only with this relation.
+    /// Finds only links with this relation.
     #[schemars(length(min = 1, max = 256))]
     relation: Option<String>,
-    /// Only to things of this type.
+    /// Finds only links whose other end has this type.
     #[schemars(length(min = 1, max = 256))]
     to_type: Option<String>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// Which way to go from a thing.
+/// `forward` = links that start at the entity; `reverse` = links that end at it; `either` = both.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 enum LinkDirection {
@@ -107,143 +107,143 @@ enum LinkDirection {
     Either,
 }
 
-/// A link that is to be there.
+/// Request to create a link, or to replace its attributes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PutLink {
-    /// Where it begins.
-    from: Thing,
-    /// Where it ends.
-    to: Thing,
-    /// What the one is to the other; `related` unless this says otherwise.
+    /// Entity that the link starts at.
+    from: EntityRef,
+    /// Entity that the link ends at.
+    to: EntityRef,
+    /// Name of the relation. Default: `related`.
     #[schemars(length(min = 1, max = 256))]
     relation: Option<String>,
-    /// What else is to be said of it, in place of what was said before.
+    /// Attributes of the link, any JSON value. They replace the existing ones. Default: an empty object.
     #[serde(default = "no_attributes")]
     attributes: Value,
 }
 
-/// Which links are to go: those of a thing they begin at, of one they end at, or both.
+/// Links to delete: those that start at an entity, end at an entity, or both.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct DeleteLinks {
-    /// The type of what they begin at.
+    /// Type of the entity that the links start at. Requires `fromId`.
     #[schemars(length(min = 1, max = 256))]
     from_type: Option<String>,
-    /// The id of what they begin at.
+    /// Id of the entity that the links start at. Requires `fromType`.
     #[schemars(length(min = 1, max = 256))]
     from_id: Option<String>,
-    /// The type of what they end at.
+    /// Type of the entity that the links end at. Requires `toId`.
     #[schemars(length(min = 1, max = 256))]
     to_type: Option<String>,
-    /// The id of what they end at.
+    /// Id of the entity that the links end at. Requires `toType`.
     #[schemars(length(min = 1, max = 256))]
     to_id: Option<String>,
-    /// Only with this relation.
+    /// Deletes only links with this relation.
     #[schemars(length(min = 1, max = 256))]
     relation: Option<String>,
 }
 
-/// A namespace, and how many links it has.
+/// A namespace and its number of links.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct LinkNamespace {
-    /// The namespace.
+    /// Name of the namespace.
     namespace: String,
-    /// How many links.
+    /// Number of links in the namespace.
     link_count: u64,
 }
 
-/// A type of things, and at how many ends of links it is.
+/// A type of entities and the number of link ends that have it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct LinkedType {
-    /// The type.
+    /// Type of the entities.
     #[serde(rename = "type")]
     kind: String,
-    /// At how many ends.
+    /// Number of link ends with this type.
     end_count: u64,
 }
 
-/// A relation, and how many links have it.
+/// A relation and its number of links.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct LinkRelation {
-    /// The relation.
+    /// Name of the relation.
     relation: String,
-    /// How many links.
+    /// Number of links with this relation.
     link_count: u64,
 }
 
-/// A link.
+/// A link between two entities.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct LinkShown {
-    /// Its id.
+struct LinkView {
+    /// Id of the link, a UUID.
     #[schemars(with = "Id")]
     link_id: Uuid,
-    /// Where it begins.
-    from: Thing,
-    /// Where it ends.
-    to: Thing,
-    /// What the one is to the other.
+    /// Entity that the link starts at.
+    from: EntityRef,
+    /// Entity that the link ends at.
+    to: EntityRef,
+    /// Name of the relation.
     relation: String,
-    /// What else is to be said of it.
+    /// Attributes of the link, any JSON value.
     attributes: Value,
-    /// When it was created.
+    /// Time at which the link was created.
     #[schemars(with = "Instant")]
     created_at: Timestamp,
-    /// When it was last written.
+    /// Time at which the link was last written.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
-    /// The run that created it, if a run did.
+    /// Id of the run that created the link; absent if no run did.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     created_by_run: Option<RunId>,
 }
 
-/// A link as it is seen from one of its ends.
+/// A link as seen from one of its ends.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct LinkMatch {
-    /// Its id.
+    /// Id of the link, a UUID.
     #[schemars(with = "Id")]
     link_id: Uuid,
-    /// The type of what is at the other end.
+    /// Type of the entity at the other end.
     #[serde(rename = "type")]
     kind: String,
-    /// The id of what is at the other end.
+    /// Id of the entity at the other end.
     id: String,
-    /// What the one is to the other.
+    /// Name of the relation.
     relation: String,
-    /// What else is to be said of it.
+    /// Attributes of the link, any JSON value.
     attributes: Value,
 }
 
-/// What became of a link.
+/// Result of putting a link.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct LinkPut {
-    /// Its id.
+    /// Id of the link, a UUID.
     #[schemars(with = "Id")]
     link_id: Value,
-    /// It was not there before.
+    /// True if the link is new; false if only its attributes were replaced.
     created: bool,
 }
 
-/// Links that are gone.
+/// Result of deleting links.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct LinksDeleted {
-    /// How many.
+    /// Number of deleted links.
     #[schemars(with = "u64")]
     deleted_count: Value,
 }
 
-impl From<Link> for LinkShown {
+impl From<Link> for LinkView {
     fn from(link: Link) -> Self {
         let Link { edge, id, attributes, created_at, updated_at, created_by } = link;
-        LinkShown {
+        LinkView {
             link_id: id,
             from: edge.from().into(),
             to: edge.to().into(),
@@ -258,7 +258,7 @@ impl From<Link> for LinkShown {
 
 impl From<Match> for LinkMatch {
     fn from(found: Match) -> Self {
-        let Thing { kind, id } = (&found.end).into();
+        let EntityRef { kind, id } = (&found.end).into();
         let Match { link_id, relation, attributes, .. } = found;
         LinkMatch { link_id, kind, id, relation, attributes }
     }
@@ -277,31 +277,31 @@ impl From<LinkDirection> for Direction {
 pub(super) fn routes() -> Vec<Route> {
     let (read, manage) = (Permission::Read, Permission::Manage);
     vec![
-        get("/v1/links", "listLinkNamespaces", read, "Lists the namespaces that have links.")
-            .ok::<Page<LinkNamespace>>("Namespaces, and how many links they have.")
+        get("/v1/links", "listLinkNamespaces", read, "List the namespaces that have links.")
+            .ok::<Page<LinkNamespace>>("Namespaces with their number of links.")
             .to(namespaces),
-        get("/v1/links/{namespace}", "listLinks", read, "Lists the links of a namespace, in the order of their ends.")
-            .ok::<Page<LinkShown>>("Links.")
+        get("/v1/links/{namespace}", "listLinks", read, "List the links of a namespace, ordered by their ends.")
+            .ok::<Page<LinkView>>("Links.")
             .to(list),
-        put("/v1/links/{namespace}", "putLink", manage, "Puts a link between two things.")
-            .notes("There is one link for each pair of things and relation; its attributes are replaced.")
+        put("/v1/links/{namespace}", "putLink", manage, "Create a link between two entities, or replace its attributes.")
+            .notes("There is at most one link from one entity to another with the same relation.")
             .keyed()
-            .gives::<LinkPut>(StatusCode::CREATED, "The link was not there before.")
-            .ok::<LinkPut>("The link was there before.")
+            .gives::<LinkPut>(StatusCode::CREATED, "The link was created.")
+            .ok::<LinkPut>("The link existed; its attributes were replaced.")
             .to(put_link),
-        delete("/v1/links/{namespace}", "deleteLinks", manage, "Takes the links of one or two things away.")
-            .notes("Names what they begin at (`fromType` and `fromId`), what they end at (`toType` and `toId`), or both.")
+        delete("/v1/links/{namespace}", "deleteLinks", manage, "Delete the links of one or two entities.")
+            .notes("Name the entity that the links start at (`fromType` and `fromId`), the entity that they end at (`toType` and `toId`), or both.")
             .keyed()
-            .ok::<LinksDeleted>("How many there were.")
+            .ok::<LinksDeleted>("Number of deleted links.")
             .to(remove),
-        get("/v1/links/{namespace}/lookup", "lookUpLinks", read, "Looks up the links of a thing, in the order of what is at the other end.")
-            .ok::<Page<LinkMatch>>("Links, as they are seen from the thing.")
+        get("/v1/links/{namespace}/lookup", "lookUpLinks", read, "Look up the links of an entity, ordered by the entity at the other end.")
+            .ok::<Page<LinkMatch>>("Links as seen from the entity.")
             .to(look_up),
-        get("/v1/links/{namespace}/types", "listLinkTypes", read, "Lists the types of things that a namespace's links have at their ends.")
-            .ok::<Page<LinkedType>>("Types, and at how many ends they are.")
+        get("/v1/links/{namespace}/types", "listLinkTypes", read, "List the types of entities at the ends of a namespace's links.")
+            .ok::<Page<LinkedType>>("Types with their number of link ends.")
             .to(types),
-        get("/v1/links/{namespace}/relations", "listLinkRelations", read, "Lists the relations that a namespace's links have.")
-            .ok::<Page<LinkRelation>>("Relations, and how many links have them.")
+        get("/v1/links/{namespace}/relations", "listLinkRelations", read, "List the relations of a namespace's links.")
+            .ok::<Page<LinkRelation>>("Relations with their number of links.")
             .to(relations),
     ]
 }
@@ -312,43 +312,43 @@ async fn namespaces(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
     Reply::ok(&Page::of(page, shape))
 }
 
-async fn list(call: Call<OfNamespace, ListLinks>) -> Result<Reply, Problem> {
+async fn list(call: Call<NamespacePath, ListLinks>) -> Result<Reply, Problem> {
     let links = call.engine().links(&call.path.namespace);
     let ListLinks { from_type, to_type, relation, limit, cursor } = call.query;
     let listing = Listing::of(limit, cursor);
-    let which = Listed { from_type, to_type, relation };
+    let which = LinkListing { from_type, to_type, relation };
     let page = links.list(which, Some(listing.limit()), listing.cursor()).await?;
-    Reply::ok(&Page::of(page, LinkShown::from))
+    Reply::ok(&Page::of(page, LinkView::from))
 }
 
-async fn put_link(call: Call<OfNamespace, Nothing, Json<PutLink>>) -> Result<Reply, Problem> {
+async fn put_link(call: Call<NamespacePath, Nothing, Json<PutLink>>) -> Result<Reply, Problem> {
     let Json(PutLink { from, to, relation, attributes }) = &call.body;
     let link = data::link(from, to, relation.as_deref(), attributes);
     let changes = Changes::new().link(&call.path.namespace, link);
-    let Done { came_to: OpResult { created, value, .. }, is_new } = write_one(&call, changes).await?;
+    let Idempotent { value: OpResult { created, value, .. }, is_new } = write_one(&call, changes).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let put = LinkPut { link_id: value.unwrap_or_default(), created };
     Ok(Reply::json(status, &put)?.replayed(!is_new))
 }
 
-async fn remove(call: Call<OfNamespace, DeleteLinks>) -> Result<Reply, Problem> {
+async fn remove(call: Call<NamespacePath, DeleteLinks>) -> Result<Reply, Problem> {
     let DeleteLinks { from_type, from_id, to_type, to_id, relation } = &call.query;
     let end = |kind: &Option<String>, id: &Option<String>| match (kind, id) {
         (Some(kind), Some(id)) => Ok(Some(Entity::new(kind, id))),
         (None, None) => Ok(None),
         _ => {
-            let detail = "A thing has a type and an id: name both.";
+            let detail = "An entity has a type and an id: send both.";
             Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail))
         }
     };
     let (from, to) = (end(from_type, from_id)?, end(to_type, to_id)?);
-    let ends = Ends { namespace: call.path.namespace.clone(), from, to, relation: relation.clone() };
+    let ends = LinkEnds { namespace: call.path.namespace.clone(), from, to, relation: relation.clone() };
     let done = write_one(&call, Changes::new().unlink(ends)).await?;
-    let deleted = LinksDeleted { deleted_count: done.came_to.value.unwrap_or_default() };
+    let deleted = LinksDeleted { deleted_count: done.value.value.unwrap_or_default() };
     Ok(Reply::ok(&deleted)?.replayed(!done.is_new))
 }
 
-async fn look_up(call: Call<OfNamespace, LookUpLinks>) -> Result<Reply, Problem> {
+async fn look_up(call: Call<NamespacePath, LookUpLinks>) -> Result<Reply, Problem> {
     let links = call.engine().links(&call.path.namespace);
     let LookUpLinks { kind, id, direction, relation, to_type, limit, cursor } = call.query;
     let listing = Listing::of(limit, cursor);
@@ -358,14 +358,14 @@ async fn look_up(call: Call<OfNamespace, LookUpLinks>) -> Result<Reply, Problem>
     Reply::ok(&Page::of(links.lookup(lookup).await?, LinkMatch::from))
 }
 
-async fn types(call: Call<OfNamespace, Listing>) -> Result<Reply, Problem> {
+async fn types(call: Call<NamespacePath, Listing>) -> Result<Reply, Problem> {
     let links = call.engine().links(&call.path.namespace);
     let page = links.types(Some(call.query.limit()), call.query.cursor()).await?;
     let shape = |Namespace { namespace, count }: Namespace| LinkedType { kind: namespace, end_count: count };
     Reply::ok(&Page::of(page, shape))
 }
 
-async fn relations(call: Call<OfNamespace, Listing>) -> Result<Reply, Problem> {
+async fn relations(call: Call<NamespacePath, Listing>) -> Result<Reply, Problem> {
     let links = call.engine().links(&call.path.namespace);
     let page = links.relations(Some(call.query.limit()), call.query.cursor()).await?;
     let shape =

@@ -1,4 +1,4 @@
-//! The server itself: whether it lives and is ready, its version, its contract, and who asks.
+//! Routes of the server itself: liveness, readiness, metrics, version, OpenAPI contract and the caller's identity.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,64 +15,69 @@ use super::route::{Needs, Route, get};
 use crate::routes::problem::Problem;
 use crate::telemetry::TEXT;
 
-/// How long the store may take to answer before the server counts as not ready.
+/// Maximum time for the store to answer a readiness check. After it, `/readyz` answers 503.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// The server is well.
+/// Result of a health check that succeeded.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Health {
-    /// `ok`.
+    /// Always `ok`; a failed check is a problem instead.
     status: &'static str,
 }
 
-/// What the server is.
+/// Name and version of the server.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Version {
-    /// `stepwell`.
+    /// Always the text `stepwell`.
     name: &'static str,
-    /// Its version.
+    /// Version of the server's package, such as `1.2.3`.
     version: &'static str,
 }
 
-/// Who asks.
+/// Identity and permissions of the caller.
 #[derive(Debug, Serialize, JsonSchema)]
 struct WhoAmI {
-    /// The tenant.
+    /// Id of the caller's tenant, a UUID.
     tenant: String,
-    /// By what name things are done.
+    /// Actor id that the audit trail records for the caller's changes.
     actor: String,
-    /// What may be done.
+    /// Names of the permissions granted to the caller, such as `workflow:view`.
     permissions: Vec<String>,
+    /// Roles of the caller, which waits name as `role:NAME`.
+    roles: Vec<String>,
+    /// Id of the user, which waits name as `user:ID`; absent if the credential belongs to no user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
 }
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        get("/livez", "live", Needs::Nothing, "Says that the process lives.")
+        get("/livez", "live", Needs::Nothing, "Check that the process is alive.")
             .free()
-            .ok::<Health>("It lives.")
+            .ok::<Health>("The process is alive.")
             .to(live),
         get(
             "/readyz",
             "ready",
             Needs::Nothing,
-            "Says whether the server can do its work: 503 if the store does not answer.",
+            "Check that the server is ready. A 503 means that the store does not answer.",
         )
-        .ok::<Health>("It can.")
+        .ok::<Health>("The server is ready.")
         .to(ready),
-        get("/metrics", "metrics", Needs::HostView, "What is counted, in the text format of Prometheus.")
-            .gives_text(TEXT, "Everything that is counted, as it is now.")
+        get("/metrics", "metrics", Needs::HostView, "Get the metrics in the Prometheus text format.")
+            .gives_text(TEXT, "Current values of all metrics.")
             .to(metrics),
-        get("/v1/version", "version", Needs::Nothing, "Says what the server is.")
-            .ok::<Version>("What it is.")
+        get("/v1/version", "version", Needs::Nothing, "Show the name and version of the server.")
+            .ok::<Version>("Name and version.")
             .to(version),
-        get("/v1/openapi.json", "contract", Needs::Nothing, "This contract.")
-            .ok::<serde_json::Map<String, serde_json::Value>>("OpenAPI 3.1.")
+        get("/v1/openapi.json", "contract", Needs::Nothing, "Get this OpenAPI contract.")
+            .ok::<serde_json::Map<String, serde_json::Value>>("The contract, in OpenAPI 3.1.")
             .to(contract),
-        get("/docs", "docs", Needs::Nothing, "A page to read this contract and to try it out.")
+        get("/docs", "docs", Needs::Nothing, "Show a page to read this contract and try it out.")
             .gives_text("text/html; charset=utf-8", "The page.")
             .to(docs),
-        get("/v1/whoami", "whoami", Needs::Credential, "Says who asks, and what they may do.")
-            .ok::<WhoAmI>("Who asks.")
+        get("/v1/whoami", "whoami", Needs::Credential, "Show the caller's identity and permissions.")
+            .ok::<WhoAmI>("The caller's identity.")
             .to(whoami),
     ]
 }
@@ -87,8 +92,11 @@ async fn ready(call: Call) -> Result<Reply, Problem> {
         Ok(Ok(_)) => Reply::ok(&Health { status: "ok" }),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => {
-            let problem =
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The store does not answer.");
+            let problem = Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "unavailable",
+                "The store does not answer. Retry later.",
+            );
             Err(problem.later(5))
         }
     }
@@ -120,5 +128,7 @@ async fn whoami(call: Call) -> Result<Reply, Problem> {
         tenant: call.caller.scope().tenant().to_string(),
         actor: actor.map(|actor| actor.id.clone()).unwrap_or_default(),
         permissions: permissions.collect(),
+        roles: actor.iter().flat_map(|actor| actor.roles.iter().cloned()).collect(),
+        user: actor.and_then(|actor| actor.user.clone()),
     })
 }

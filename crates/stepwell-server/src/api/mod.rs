@@ -1,14 +1,19 @@
-//! The HTTP API: a table of [routes](Route), each with what it needs, takes and gives, and nothing beside it.
+//! The HTTP API: a table of [routes](Route). Each route declares its permission, its parameters and its responses.
 //!
-//! The table is all there is: the router, the contract (OpenAPI) and the test of who may ask what are made from it. A
-//! request comes to its handler only through `Server::answer`: who asks, whether they may, how often, and whether what they bring fits.
+//! The router, the OpenAPI contract and the permission test are generated from this table. Every request passes
+//! through `Server::answer`. It checks the credential, the permission, the rate limit and the input before the
+//! handler runs.
 
 mod actions;
+mod admission;
+mod answer_links;
 mod apikeys;
 mod audit;
 mod auth;
+mod auth_throttle;
 mod call;
 mod catalogue;
+mod conditions;
 mod data;
 mod doctor;
 mod errors;
@@ -16,19 +21,19 @@ mod events;
 mod expressions;
 mod flows;
 mod graph;
-mod guesses;
 mod handles;
+mod in_progress;
 mod json;
 mod keys;
 mod kv;
 mod links;
+mod maintenance;
 mod meta;
 mod oidc;
 mod openapi;
-mod pace;
 mod page;
-mod patience;
 mod quota;
+mod rate_limit;
 mod records;
 mod reply;
 mod route;
@@ -41,8 +46,7 @@ mod tasks;
 mod tenants;
 mod trace;
 mod triggers;
-mod underway;
-mod upkeep;
+mod waits;
 mod workflows;
 
 use std::net::IpAddr;
@@ -64,52 +68,53 @@ use stepwell::{Actor, Engine, EngineError, Permission};
 use tokio::sync::watch;
 
 pub use apikeys::{ApiKey, ApiKeys, NewKey};
-pub use doctor::{StoreFacts, StoreFactsOf};
+pub use doctor::{StoreInfo, StoreInfoSource};
 pub use oidc::{Algorithm, IssuerOptions, KeySource, TenantOf};
 pub use openapi::openapi;
 pub use quota::Quota;
 pub use route::{Needs, Route};
 
 use crate::outlets::SetupError;
-use crate::routes::flows::{not_allowed, not_found};
+use crate::routes::flows::{FlowRoutes, not_allowed, not_found};
 use crate::routes::problem::Problem;
 use crate::routes::{body, reply as answers};
 use crate::serve::Peer;
-use crate::telemetry::{Asking, NOWHERE, Telemetry};
-use call::Asked;
-use guesses::Guesses;
-use oidc::{Issuers, NotTaken, TenantSaid, Vouched};
-use pace::{OpenPace, Pace};
-use patience::Pass;
-use quota::Rooms;
+use crate::telemetry::{CurrentRequest, Telemetry, UNMATCHED_ROUTE};
+use admission::Admitted;
+use auth_throttle::AuthThrottle;
+use call::RequestContext;
+use in_progress::RequestsInProgress;
+use oidc::{Issuers, TenantClaim, TokenError, VerifiedToken};
+use quota::BelowLimitCache;
+use rate_limit::{AnonymousRateLimiter, TenantRateLimiter};
 use tenants::Tenants;
 pub(crate) use trace::Trace;
-use underway::Underway;
 
-/// How the API works. Every field has a default.
+/// Options of the HTTP API. Every field has a default.
 #[derive(Debug, Clone)]
 pub struct ApiOptions {
-    /// Bytes that a body has at most.
+    /// Maximum size of a request body, in bytes. Default: 1 MiB.
     pub body_bytes: usize,
-    /// How long a body may take to arrive.
+    /// Maximum time for a request body to arrive. Default: 30 s.
     pub body_timeout: Duration,
-    /// How long an answer may take to be made, waiting that was asked for not counted.
+    /// Maximum time to produce a response, not counting a requested wait. Default: 60 s.
     pub answer_timeout: Duration,
-    /// The longest that a request may ask to wait.
+    /// Longest wait that a request can ask for; longer ones are shortened to this. Default: 60 s.
     pub max_wait: Duration,
-    /// Requests per second that a tenant may make on average; 0 = any number.
+    /// Average requests per second allowed for each tenant. 0 = unlimited, which is the default.
     pub requests_per_second: u32,
-    /// Requests that a tenant may make at once.
+    /// Requests that a tenant may send in one burst. Default: 1,000.
     pub burst: u32,
-    /// Requests per second that may come from one address, or name one tenant, on average without a credential; 0 = any number.
-    pub open_per_second: u32,
-    /// Credentials that are not good which may come from one address within a minute; 0 = any number.
-    pub guesses_per_minute: u32,
-    /// Proxies that say truly from which address a request comes, in `X-Forwarded-For`.
+    /// Average requests per second without a credential, for each address and for each tenant they name. 0 =
+    /// unlimited. Default: 200.
+    pub anonymous_requests_per_second: u32,
+    /// Failed authentication attempts allowed from one address per minute. 0 = unlimited. Default: 60.
+    pub auth_failures_per_minute: u32,
+    /// Trusted proxies: `X-Forwarded-For` is read only if the request comes from one of these addresses.
     pub proxies: Vec<IpAddr>,
-    /// How much a tenant may have that has no quota of its own.
+    /// Quota of tenants that have no quota of their own. Default: unlimited.
     pub quota: Quota,
-    /// Everybody who can connect may read the metrics.
+    /// Allows access to the metrics without a credential. Default: false.
     pub metrics_are_public: bool,
 }
 
@@ -122,8 +127,8 @@ impl Default for ApiOptions {
             max_wait: Duration::from_secs(60),
             requests_per_second: 0,
             burst: 1_000,
-            open_per_second: 200,
-            guesses_per_minute: 60,
+            anonymous_requests_per_second: 200,
+            auth_failures_per_minute: 60,
             proxies: Vec::new(),
             quota: Quota::default(),
             metrics_are_public: false,
@@ -131,25 +136,26 @@ impl Default for ApiOptions {
     }
 }
 
-/// Everything that answers requests.
+/// The HTTP server: the engine, the credentials, the limits and the telemetry behind all routes.
 pub struct Server {
     pub(crate) engine: Engine,
     pub(crate) flows: Option<Flows>,
-    pub(crate) store_facts: Option<StoreFactsOf>,
+    pub(crate) flow_routes: FlowRoutes,
+    pub(crate) store_info: Option<StoreInfoSource>,
     pub(crate) keys: ApiKeys,
     pub(crate) options: ApiOptions,
     issuers: Issuers,
     tenants: Tenants,
-    pace: Pace,
-    open_pace: OpenPace,
-    guesses: Guesses,
-    underway: Underway,
-    rooms: Rooms,
+    rate_limit: TenantRateLimiter,
+    anonymous_rate_limit: AnonymousRateLimiter,
+    auth_throttle: AuthThrottle,
+    underway: RequestsInProgress,
+    below_limit: BelowLimitCache,
     stopping: watch::Sender<bool>,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
-/// Who asks.
+/// The authenticated caller of a request: a tenant and an actor.
 #[derive(Debug, Clone)]
 pub struct Caller {
     scope: TenantScope,
@@ -157,13 +163,14 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Somebody of a tenant. A program that knows its callers by itself puts this into the request's extensions.
+    /// Creates the caller for an actor of a tenant. A program with its own authentication puts it into the request's
+    /// extensions.
     pub fn new(scope: TenantScope, actor: Actor) -> Self {
         Caller { scope, actor: Some(actor) }
     }
 
-    /// Nobody in particular.
-    fn nobody() -> Self {
+    /// Returns the anonymous caller of routes that need no credential. It has no permissions.
+    fn anonymous() -> Self {
         Caller { scope: TenantScope::single(), actor: None }
     }
 
@@ -181,9 +188,10 @@ impl Caller {
             Needs::Nothing => None,
             Needs::Credential => return if self.actor.is_some() { Ok(()) } else { Err(auth::unknown()) },
             Needs::Permission(permission) => (!has(permission)).then_some(permission),
+            Needs::Any(all) => all.first().copied().filter(|_| !all.iter().any(|one| has(*one))),
             Needs::Worker if self.actor.as_ref().is_some_and(|actor| actor.grants.is_worker()) => None,
             Needs::Worker => {
-                let detail = "This needs the permission `worker:ACTION` for the action that the task is of.";
+                let detail = "This needs the permission `worker:ACTION` for the task's action.";
                 return Err(
                     Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", "worker:*")
                 );
@@ -193,7 +201,7 @@ impl Caller {
                 return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail));
             }
             Needs::HostView if self.scope.tenant() != TenantScope::single().tenant() => {
-                let detail = "Only somebody of the server's own tenant may see this.";
+                let detail = "Only callers of the server's own tenant may see this.";
                 return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail));
             }
             Needs::Host => (!has(Permission::Admin)).then_some(Permission::Admin),
@@ -205,10 +213,11 @@ impl Caller {
     }
 }
 
-/// Every route there is.
+/// Returns all routes of the API.
 pub fn routes() -> Vec<Route> {
     let mut all = meta::routes();
     all.extend(runs::routes());
+    all.extend(answer_links::routes());
     all.extend(kv::routes());
     all.extend(apikeys::routes());
     all.extend(actions::routes());
@@ -228,24 +237,26 @@ pub fn routes() -> Vec<Route> {
     all.extend(state::routes());
     all.extend(tasks::routes());
     all.extend(tenants::routes());
-    all.extend(upkeep::routes());
+    all.extend(waits::routes());
+    all.extend(maintenance::routes());
     all
 }
 
 impl Server {
-    /// A server of an engine.
+    /// Creates a server for an engine, without flows and without token issuers.
     pub fn new(engine: Engine, options: ApiOptions) -> Self {
         Server {
             keys: ApiKeys::new(engine.clone()),
             tenants: Tenants::new(engine.clone()),
-            pace: Pace::new(options.requests_per_second, options.burst),
-            open_pace: OpenPace::new(options.open_per_second),
-            guesses: Guesses::new(options.guesses_per_minute),
+            rate_limit: TenantRateLimiter::new(options.requests_per_second, options.burst),
+            anonymous_rate_limit: AnonymousRateLimiter::new(options.anonymous_requests_per_second),
+            auth_throttle: AuthThrottle::new(options.auth_failures_per_minute),
             flows: None,
-            store_facts: None,
+            flow_routes: FlowRoutes::new().ignore_bearer(),
+            store_info: None,
             issuers: Issuers::default(),
-            underway: Underway::default(),
-            rooms: Rooms::default(),
+            underway: RequestsInProgress::default(),
+            below_limit: BelowLimitCache::default(),
             stopping: watch::Sender::new(false),
             telemetry: Arc::new(Telemetry::new()),
             engine,
@@ -253,13 +264,13 @@ impl Server {
         }
     }
 
-    /// It takes tokens of these issuers too.
+    /// Accepts tokens of these issuers, in addition to API keys.
     pub fn with_issuers(mut self, issuers: Vec<IssuerOptions>) -> Result<Self, SetupError> {
         self.issuers = Issuers::new(issuers)?;
         Ok(self)
     }
 
-    /// It counts and traces with this, which is to listen to the engine too
+    /// Uses this telemetry for metrics and traces. Register it as an observer of the engine too
     /// ([`Builder::observer`](stepwell::Builder::observer)).
     #[must_use]
     pub fn with_telemetry(mut self, telemetry: Arc<Telemetry>) -> Self {
@@ -267,63 +278,71 @@ impl Server {
         self
     }
 
-    /// What it counts and traces with.
+    /// Returns the telemetry that collects metrics and traces.
     pub fn telemetry(&self) -> &Arc<Telemetry> {
         &self.telemetry
     }
 
-    /// Whoever waits for something is answered with how it stands, and streams end: the server is about to stop.
+    /// Announces shutdown: requests that wait are answered with the current state, and streams end.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
     /// Returns when the server is about to stop.
     pub(crate) async fn stopping(&self) {
-        // It cannot go away while somebody holds the server.
+        // `wait_for` fails only if the sender is dropped, and `self` owns the sender.
         let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
     }
 
-    /// Somebody has a credential with which the server lets them in.
+    /// Returns true if a token issuer is configured or the server's own tenant has an API key.
     pub async fn has_credentials(&self) -> Result<bool, EngineError> {
         Ok(!self.issuers.is_empty()
             || !self.keys.list(TenantScope::single(), 1, None).await?.items.is_empty())
     }
 
-    /// It has flows too.
+    /// Enables the routes of flows.
     #[must_use]
     pub fn with_flows(mut self, flows: Flows) -> Self {
         self.flows = Some(flows);
         self
     }
 
-    /// It can say how its store is doing.
+    /// Sets the transport of tokens and the base of links. `Authorization` contains API credentials, so it is never read
+    /// as a token.
     #[must_use]
-    pub fn with_store_facts(mut self, facts: StoreFactsOf) -> Self {
-        self.store_facts = Some(facts);
+    pub fn with_flow_routes(mut self, routes: FlowRoutes) -> Self {
+        self.flow_routes = routes.ignore_bearer();
         self
     }
 
-    /// Its API keys.
+    /// Adds a source of data about the store, for the doctor.
+    #[must_use]
+    pub fn with_store_info(mut self, source: StoreInfoSource) -> Self {
+        self.store_info = Some(source);
+        self
+    }
+
+    /// Returns the store of API keys.
     pub fn keys(&self) -> &ApiKeys {
         &self.keys
     }
 
-    /// The engine of whoever asks, acting as them.
+    /// Returns the engine for the caller's tenant, acting as the caller.
     pub(crate) fn engine_of(&self, caller: &Caller) -> Engine {
         let engine = self.engine.for_tenant(caller.scope);
         match &caller.actor {
             Some(actor) => engine.acting(actor.clone()),
-            // Nobody may do nothing.
+            // `None` would have every permission, so an anonymous caller gets an actor without permissions.
             None => engine.acting(Actor::new("nobody", [])),
         }
     }
 
-    /// The router: all routes, and a problem for whatever is none.
+    /// Builds the router of all routes. Unknown paths and methods are answered with a problem.
     pub fn router(self: Arc<Self>) -> Router {
         let mut paths: Vec<(&'static str, MethodRouter)> = Vec::new();
         for route in routes() {
             let filter = MethodFilter::try_from(route.method.clone())
-                .unwrap_or_else(|_| unreachable!("routes have the usual methods"));
+                .unwrap_or_else(|_| unreachable!("every route has a standard HTTP method"));
             let (server, route) = (self.clone(), Arc::new(route));
             let path = route.path;
             let handler = move |request: Request| {
@@ -342,7 +361,7 @@ impl Server {
             .fallback(async move |request: Request| lost.lost(&request, not_found()))
     }
 
-    /// Answers a request to something that is no route.
+    /// Answers a request that matches no route.
     fn lost(&self, request: &Request, problem: Problem) -> Response {
         let (asking, began) = (self.asking(request.headers()), std::time::Instant::now());
         let response = finished(Err(problem), &asking.trace);
@@ -350,25 +369,25 @@ impl Server {
         response
     }
 
-    /// What the request is known by, and whether its trace is written down.
-    fn asking(&self, headers: &HeaderMap) -> Arc<Asking> {
+    /// Reads the request's id and trace from its headers and decides if the trace is sampled.
+    fn asking(&self, headers: &HeaderMap) -> Arc<CurrentRequest> {
         let trace = Trace::of(headers);
-        let Some(tracer) = self.telemetry.tracer() else { return Asking::new(trace, false) };
+        let Some(tracer) = self.telemetry.tracer() else { return CurrentRequest::new(trace, false) };
         let caller = trace.is_sampled_by_caller();
         let is_traced = trace.uuid().is_some_and(|id| tracer.samples_of(id, caller));
-        Asking::new(trace.sampled(is_traced), is_traced)
+        CurrentRequest::new(trace.sampled(is_traced), is_traced)
     }
 
-    /// Counts, traces and logs what was answered.
+    /// Records a response in metrics, traces and the log.
     fn answered_with(
         &self,
-        asking: &Asking,
+        asking: &CurrentRequest,
         route: Option<&Route>,
         method: &str,
         status: StatusCode,
         took: Duration,
     ) {
-        let id = route.map_or(NOWHERE, |route| route.id);
+        let id = route.map_or(UNMATCHED_ROUTE, |route| route.id);
         self.telemetry.requests().answered(id, status, took);
         if let Some(tracer) = self.telemetry.tracer() {
             tracer.answered(asking, route, method, status, took);
@@ -381,7 +400,7 @@ impl Server {
         }
     }
 
-    /// Answers a request to a route, whatever happens.
+    /// Answers a request to a route. A panic in the handler becomes an internal problem.
     async fn answer(self: &Arc<Self>, route: &Arc<Route>, request: Request) -> Response {
         let (asking, began) = (self.asking(request.headers()), std::time::Instant::now());
         let _in_flight = self.telemetry.requests().in_flight();
@@ -390,7 +409,7 @@ impl Server {
             answered.unwrap_or_else(|panic| {
                 let why = panic.downcast_ref::<String>().map(String::as_str);
                 let why = why.or_else(|| panic.downcast_ref::<&str>().copied());
-                let why = why.unwrap_or("a panic without a text");
+                let why = why.unwrap_or("a panic without a message");
                 Err(Problem::internal(&format!("{}: {why}", route.id)))
             })
         });
@@ -404,43 +423,43 @@ impl Server {
     async fn answered(self: &Arc<Self>, route: &Arc<Route>, request: Request) -> Result<Response, Problem> {
         let (mut head, body) = request.into_parts();
         let path = RawPathParams::from_request_parts(&mut head, &()).await;
-        let path = path.map_err(|_| Problem::bad("badParameter", "The path is not UTF-8."))?;
+        let path = path.map_err(|_| Problem::bad("badParameter", "The path is not valid UTF-8."))?;
         let path: Vec<_> = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let pass = self.admitted(route, &mut head, &path).await?;
-        let body = match route.takes.has_body {
+        let admitted = self.admitted(route, &mut head, &path).await?;
+        let body = match route.input.has_body {
             true => self.body(route, body).await?,
             false => axum::body::Bytes::new(),
         };
         let query = head.uri.query().map(str::to_owned);
-        let wait = patience::wait_of(query.as_deref(), &head.headers, self.options.max_wait);
-        let (server, caller, headers) = (self.clone(), pass.caller.clone(), head.headers);
-        let asked = Asked { server, caller, path, query, headers, body };
+        let wait = admission::wait_of(query.as_deref(), &head.headers, self.options.max_wait);
+        let (server, caller, headers) = (self.clone(), admitted.caller.clone(), head.headers);
+        let asked = RequestContext { server, caller, path, query, headers, body };
         let (begun, route) = (self.underway.begin(route, &asked)?, route.clone());
         let of = route.clone();
         let work = async move {
             let _begun = begun;
             of.answer(asked).await
         };
-        Ok(self.patiently(&route, &pass, wait, Box::pin(work)).await?.into_response())
+        Ok(self.answer_in_time(&route, &admitted, wait, Box::pin(work)).await?.into_response())
     }
 
-    /// Lets somebody in who may ask for this, now.
+    /// Authenticates the caller, then checks the tenant, the permission and the rate limit.
     async fn admitted(
         &self,
         route: &Route,
         head: &mut Parts,
         path: &[(String, String)],
-    ) -> Result<Pass, Problem> {
+    ) -> Result<Admitted, Problem> {
         let peer = head.extensions.get::<Peer>().map(|Peer(address)| *address);
-        let from = guesses::origin(peer, &head.headers, &self.options.proxies);
+        let from = auth_throttle::origin(peer, &head.headers, &self.options.proxies);
         let needs = self.needs(route);
         if needs == Needs::Nothing {
             if !route.is_free {
                 let tenant = path.iter().find(|(name, _)| name == "tenant");
                 let tenant = tenant.and_then(|(_, text)| text.parse().ok()).map(TenantId::new);
-                self.open_pace.admit(from, tenant)?;
+                self.anonymous_rate_limit.admit(from, tenant)?;
             }
-            return Ok(Pass { caller: Caller::nobody(), credential: None, needs });
+            return Ok(Admitted { caller: Caller::anonymous(), credential: None, needs });
         }
         let (caller, credential) = match head.extensions.remove::<Caller>() {
             Some(caller) => (caller, None),
@@ -452,11 +471,11 @@ impl Server {
         let tenant = caller.scope.tenant();
         let rate = self.tenants.admit(tenant).await?;
         caller.may(needs)?;
-        self.pace.admit(tenant, rate)?;
-        Ok(Pass { caller, credential, needs })
+        self.rate_limit.admit(tenant, rate)?;
+        Ok(Admitted { caller, credential, needs })
     }
 
-    /// What whoever asks needs, as it is set up here.
+    /// Returns the access that a route needs. Public metrics need none.
     fn needs(&self, route: &Route) -> Needs {
         match route.needs {
             Needs::HostView if self.options.metrics_are_public => Needs::Nothing,
@@ -468,48 +487,50 @@ impl Server {
         let limit = route.body_bytes.unwrap_or(self.options.body_bytes);
         let read = tokio::time::timeout(self.options.body_timeout, body::read(body, limit)).await;
         read.unwrap_or_else(|_| {
-            let detail = "The body took too long to arrive.";
+            let detail = "The body did not arrive in time. Send the request again.";
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "bodyTimeout", detail))
         })
     }
 
-    /// Who asks from somewhere, if their credential is good. Guesses are counted, and too many of them are not looked at.
+    /// Authenticates the caller by the credential. Failed attempts count toward the throttle of the address.
     async fn caller(&self, header: &HeaderValue, from: Option<IpAddr>) -> Result<Caller, Problem> {
         let Some(credential) = auth::credential(header) else { return Err(auth::unknown()) };
-        self.guesses.admit(from, credential)?;
+        self.auth_throttle.admit(from, credential)?;
         let known = self.known(credential).await;
         match &known {
-            Ok(_) => self.guesses.remember(from, credential),
-            Err(problem) if auth::is_guess(problem) => self.guesses.count(from),
+            Ok(_) => self.auth_throttle.remember(from, credential),
+            Err(problem) if auth::is_guess(problem) => self.auth_throttle.count(from),
             Err(_) => {}
         }
         known
     }
 
-    /// Whose a credential is, if it is good.
+    /// Looks up the caller of a credential: an API key, or a token if issuers are configured.
     async fn known(&self, credential: &str) -> Result<Caller, Problem> {
         if self.issuers.is_empty() || credential.matches('.').count() != 2 {
             return self.keys.caller(credential).await?.ok_or_else(auth::invalid);
         }
-        let vouched = self.issuers.vouched(credential, self.engine.now()).await;
-        let Vouched { tenant, actor } = vouched.map_err(|why| match why {
-            NotTaken::Expired => auth::expired(),
-            NotTaken::Bad(_) => auth::invalid(),
-            NotTaken::Away => crate::routes::problem::unavailable(&"an issuer does not answer"),
+        let trusted = self.issuers.trusted(credential, self.engine.now()).await;
+        let VerifiedToken { tenant, actor } = trusted.map_err(|why| match why {
+            TokenError::Expired => auth::expired(),
+            TokenError::Bad(_) => auth::invalid(),
+            TokenError::IssuerUnavailable => {
+                crate::routes::problem::unavailable(&"the issuer of a token does not answer")
+            }
         })?;
         let tenant = match tenant {
-            TenantSaid::Fixed(tenant) => self.tenants.known(tenant).await?.then_some(tenant),
-            TenantSaid::Claimed(said) => self.tenants.called(&said).await?,
+            TenantClaim::Fixed(tenant) => self.tenants.known(tenant).await?.then_some(tenant),
+            TenantClaim::Claimed(said) => self.tenants.called(&said).await?,
         };
         let tenant = tenant.ok_or_else(|| {
-            tracing::debug!("a token was not taken: there is no tenant that it leads to");
+            tracing::debug!("token rejected: its tenant does not exist");
             auth::invalid()
         })?;
-        Ok(Caller::new(TenantScope::vouched(tenant), actor))
+        Ok(Caller::new(TenantScope::trusted(tenant), actor))
     }
 }
 
-/// Headers that every answer has: nobody keeps it, sniffs in it, frames it, or learns from it where somebody was.
+/// Default headers of every response. They forbid caching, content sniffing, framing and sending a referrer.
 const GUARDS: [(HeaderName, &str); 5] = [
     (axum::http::header::CACHE_CONTROL, "no-store"),
     (axum::http::header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -1,4 +1,4 @@
-//! Tokens of OpenID Connect issuers: whose they are, whether they are good, and who asks with one.
+//! Verifies tokens of OpenID Connect issuers and maps their claims to a tenant and an actor.
 
 mod keys;
 mod token;
@@ -9,74 +9,80 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use stepwell::core::Timestamp;
+use stepwell::core::answerer::name_problem;
 use stepwell::store::TenantId;
 use stepwell::{Actor, Grants};
 
 use crate::outlets::SetupError;
-use keys::{Away, Keys};
+use keys::{IssuerUnavailable, Keys};
 use token::Token;
 
 pub use token::Algorithm;
 
-/// How far the clocks of an issuer and of this server may be apart at most.
+/// Maximum allowed clock difference between an issuer and this server.
 const LEEWAY_MAX: Duration = Duration::from_secs(300);
-/// Characters that the name of somebody has at most.
+/// Maximum length of the actor claim, in characters.
 const ACTOR_CHARS: usize = 256;
 
-/// Where an issuer's keys come from.
+/// Source of an issuer's public keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
-    /// The issuer says where: `/.well-known/openid-configuration` under its address.
+    /// Discovery: `/.well-known/openid-configuration` under the issuer's URL names the key set.
     Discovery,
-    /// This address.
+    /// The URL of the key set.
     Url(String),
-    /// They are these and do not change: the JSON of a key set.
+    /// A fixed key set as JSON (RFC 7517). It is never fetched.
     Set(String),
 }
 
-/// Which tenant whoever brings a token belongs to.
+/// Rule that assigns a token to a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenantOf {
-    /// This one, all of them.
+    /// All tokens belong to this tenant.
     Fixed(TenantId),
-    /// The claim of this name has the tenant's id or name. It never leads to the server's own tenant.
+    /// The claim of this name holds the tenant's id or name. It never selects the server's own tenant.
     Claim(String),
 }
 
-/// An issuer whose tokens are taken, and what their claims mean. A claim is called by its name, or, if that begins with `/`,
-/// by a JSON pointer.
+/// An accepted issuer and the meaning of its claims. A claim is given by name, or by JSON pointer if it starts with
+/// `/`.
 #[derive(Debug, Clone)]
 pub struct IssuerOptions {
-    /// What it is called here; the actor of what is done with its tokens is `oidc:`, this, and `:` and the claim.
+    /// Name of the issuer on this server. Actors are recorded as `oidc:NAME:CLAIM`. 1 to 64 letters, digits, `-`, `_`
+    /// and `.`.
     pub name: String,
-    /// What `iss` has to be, exactly.
+    /// Required value of `iss`, compared exactly.
     pub issuer: String,
-    /// One of these has to be in `aud`.
+    /// Accepted audiences: `aud` must contain at least one of these.
     pub audiences: BTreeSet<String>,
-    /// Where its keys come from.
+    /// Source of the issuer's public keys. Default: discovery.
     pub keys: KeySource,
-    /// The algorithms by which it signs.
+    /// Accepted signature algorithms. Default: all.
     pub algorithms: BTreeSet<Algorithm>,
-    /// How far its clock may be from ours.
+    /// Allowed difference between the issuer's clock and ours. Default: 30 s, at most 5 minutes.
     pub leeway: Duration,
-    /// Which tenant.
+    /// Rule that assigns the issuer's tokens to a tenant.
     pub tenant: TenantOf,
-    /// The claim that says what somebody may do: a list, or words with spaces between them.
+    /// Claim with the permissions or roles: a list, or text separated by spaces. Default: `scope`.
     pub permissions_claim: String,
-    /// What each of its values permits; what is not in here permits nothing. If this is empty, the values are the names of permissions.
+    /// Permissions of each role. Unlisted values grant nothing. If the map is empty, the claim's values are names of
+    /// permissions.
     pub roles: BTreeMap<String, Grants>,
-    /// The claim that says who it is.
+    /// Claim with the roles that waits name as `role:NAME`: a list, or text separated by spaces. Default: the claim with
+    /// the permissions if [`IssuerOptions::roles`] is set, else none.
+    pub roles_claim: Option<String>,
+    /// Claim that identifies the user, which waits name as `user:ID`. Default: `sub`.
     pub actor_claim: String,
-    /// Keys that are older than this are fetched again.
+    /// Age after which keys are fetched again. Default: 5 minutes.
     pub refresh: Duration,
-    /// Keys that could not be fetched again are good for so long.
-    pub keep: Duration,
-    /// The issuer is not asked again within this time.
+    /// Maximum age of keys that could not be fetched again. Default: 24 hours.
+    pub max_stale: Duration,
+    /// Minimum time between two requests to the issuer. Default: 10 s.
     pub pause: Duration,
 }
 
 impl IssuerOptions {
-    /// An issuer, by what it is called here and by its address, for an audience and a tenant; everything else as usual.
+    /// Creates the options of an issuer with the defaults of the fields.
     pub fn new(
         name: impl Into<String>,
         issuer: impl Into<String>,
@@ -93,9 +99,10 @@ impl IssuerOptions {
             tenant,
             permissions_claim: "scope".to_owned(),
             roles: BTreeMap::new(),
+            roles_claim: None,
             actor_claim: "sub".to_owned(),
             refresh: Duration::from_secs(300),
-            keep: Duration::from_secs(24 * 3_600),
+            max_stale: Duration::from_secs(24 * 3_600),
             pause: Duration::from_secs(10),
         }
     }
@@ -104,28 +111,29 @@ impl IssuerOptions {
         let wrong = |why: &str| Err(SetupError::new(format!("issuer `{}`: {why}", self.name)));
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_plain) {
-            return wrong("its name has 1 to 64 letters, digits, `-`, `_` and `.`");
+            return wrong("`name` must have 1 to 64 characters: letters, digits, `-`, `_` and `.`");
         }
         if self.issuer.is_empty() {
-            return wrong("`issuer` is what `iss` has to be: it cannot be empty");
+            return wrong("`issuer` must not be empty: it is the required value of `iss`");
         }
         if self.audiences.is_empty() || self.audiences.contains("") {
-            return wrong("`audience` says for whom tokens have to be made: name at least one");
+            return wrong("`audience` must name at least one audience of accepted tokens");
         }
         if self.algorithms.is_empty() {
-            return wrong("`algorithms` says how tokens are signed: name at least one");
+            return wrong("`algorithms` must name at least one signature algorithm");
         }
         if self.leeway > LEEWAY_MAX {
-            return wrong("`leeway` is 5 minutes at most");
+            return wrong("`leeway` must be at most 5 minutes");
         }
-        if self.permissions_claim.is_empty() || self.actor_claim.is_empty() {
-            return wrong("claims have names");
+        let is_empty = |claim: &Option<String>| claim.as_ref().is_some_and(String::is_empty);
+        if self.permissions_claim.is_empty() || self.actor_claim.is_empty() || is_empty(&self.roles_claim) {
+            return wrong("`permissions_claim`, `roles_claim` and `actor_claim` must not be empty");
         }
         Ok(())
     }
 }
 
-/// The issuers whose tokens are taken.
+/// The configured issuers. Tokens of all others are rejected.
 #[derive(Default)]
 pub(crate) struct Issuers(Vec<Issuer>);
 
@@ -134,43 +142,43 @@ struct Issuer {
     keys: Arc<Keys>,
 }
 
-/// What a good token says.
-pub(crate) struct Vouched {
-    pub(crate) tenant: TenantSaid,
+/// Tenant and actor of a verified token.
+pub(crate) struct VerifiedToken {
+    pub(crate) tenant: TenantClaim,
     pub(crate) actor: Actor,
 }
 
-/// The tenant that a token leads to.
-pub(crate) enum TenantSaid {
-    /// Whoever runs the server says so.
+/// The tenant of a verified token.
+pub(crate) enum TenantClaim {
+    /// The tenant comes from the server's configuration.
     Fixed(TenantId),
-    /// A claim says this.
+    /// The tenant's id or name comes from a claim and is not looked up yet.
     Claimed(String),
 }
 
-/// Why a token is not taken.
+/// Reason for rejecting a token.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotTaken {
-    /// It was good, and its time is over.
-    #[error("it has expired")]
+pub(crate) enum TokenError {
+    /// The token was valid and has expired.
+    #[error("the token has expired")]
     Expired,
-    /// It is not good; why is for those who run the server.
+    /// The token is invalid. The text is for the server's log only.
     #[error("{0}")]
     Bad(&'static str),
-    /// Its issuer does not answer, and nobody knows its keys.
-    #[error("its issuer's keys are not known")]
-    Away,
+    /// The issuer does not answer and no valid keys are cached.
+    #[error("the issuer's keys cannot be fetched")]
+    IssuerUnavailable,
 }
 
-impl From<&'static str> for NotTaken {
+impl From<&'static str> for TokenError {
     fn from(why: &'static str) -> Self {
-        NotTaken::Bad(why)
+        TokenError::Bad(why)
     }
 }
 
-impl From<Away> for NotTaken {
-    fn from(_: Away) -> Self {
-        NotTaken::Away
+impl From<IssuerUnavailable> for TokenError {
+    fn from(_: IssuerUnavailable) -> Self {
+        TokenError::IssuerUnavailable
     }
 }
 
@@ -181,7 +189,7 @@ impl Issuers {
         for options in all {
             options.check()?;
             if !names.insert(options.name.clone()) || !addresses.insert(options.issuer.clone()) {
-                let why = "there is another one of the same name or address: each is named once";
+                let why = "another issuer has the same name or URL: both must be unique";
                 return Err(SetupError::new(format!("issuer `{}`: {why}", options.name)));
             }
             let keys = Arc::new(Keys::new(&options)?);
@@ -194,74 +202,85 @@ impl Issuers {
         self.0.is_empty()
     }
 
-    /// What a token says, if it is good now. The reason why not goes to the log, the token does not.
-    pub(crate) async fn vouched(&self, text: &str, now: Timestamp) -> Result<Vouched, NotTaken> {
+    /// Verifies a token and returns its tenant and actor. Logs the reason for a rejection, never the token.
+    pub(crate) async fn trusted(&self, text: &str, now: Timestamp) -> Result<VerifiedToken, TokenError> {
         let checked = self.checked(text, now).await;
         if let Err(why) = &checked {
-            tracing::debug!(%why, "a token was not taken");
+            tracing::debug!(%why, "token rejected");
         }
         checked
     }
 
-    async fn checked(&self, text: &str, now: Timestamp) -> Result<Vouched, NotTaken> {
+    async fn checked(&self, text: &str, now: Timestamp) -> Result<VerifiedToken, TokenError> {
         let token = Token::read(text)?;
         let said = token.claims.get("iss").and_then(Value::as_str);
         let issuer = self.0.iter().find(|issuer| Some(issuer.options.issuer.as_str()) == said);
-        let Issuer { options, keys } = issuer.ok_or("its issuer is none of ours")?;
+        let Issuer { options, keys } = issuer.ok_or("the issuer is not configured")?;
         if !options.algorithms.contains(&token.algorithm) {
-            return Err(NotTaken::Bad("its issuer does not sign by this algorithm"));
+            return Err(TokenError::Bad("the signature algorithm is not accepted for this issuer"));
         }
-        let key = keys.of(&token).await?.ok_or("its issuer has no such key")?;
+        let key = keys.of(&token).await?.ok_or("the issuer has no matching key")?;
         if !token.is_by(key.key()) {
-            return Err(NotTaken::Bad("its signature is not good"));
+            return Err(TokenError::Bad("the signature is invalid"));
         }
-        options.vouched(&token.claims, now)
+        options.trusted(&token.claims, now)
     }
 }
 
 impl IssuerOptions {
-    /// What claims say that the issuer has signed.
-    fn vouched(&self, claims: &Map<String, Value>, now: Timestamp) -> Result<Vouched, NotTaken> {
+    /// Checks audience and validity period of signed claims, then reads the actor and the tenant.
+    fn trusted(&self, claims: &Map<String, Value>, now: Timestamp) -> Result<VerifiedToken, TokenError> {
         if !words(claims.get("aud"), false).any(|audience| self.audiences.contains(audience)) {
-            return Err(NotTaken::Bad("it is for somebody else"));
+            return Err(TokenError::Bad("the audience is not accepted"));
         }
-        // Seconds, perhaps with a fraction: more exact than clocks are.
+        // Seconds as a float, because the claims may have a fraction. `f64` is more precise than clocks are.
         let (now, leeway) = (now.micros() as f64 / 1e6, self.leeway.as_secs_f64());
         let time = |name: &str| match claims.get(name) {
             None => Ok(None),
-            Some(time) => time.as_f64().map(Some).ok_or(NotTaken::Bad("a time in it is no number")),
+            Some(time) => time.as_f64().map(Some).ok_or(TokenError::Bad("a time claim is not a number")),
         };
         let is_ahead = |time: Option<f64>| time.is_some_and(|time| time > now + leeway);
         if is_ahead(time("nbf")?) || is_ahead(time("iat")?) {
-            return Err(NotTaken::Bad("its time has not come"));
+            return Err(TokenError::Bad("the token is not valid yet"));
         }
-        let expires = time("exp")?.ok_or("it does not say when it expires")?;
+        let expires = time("exp")?.ok_or("`exp` is missing")?;
         if now >= expires + leeway {
-            return Err(NotTaken::Expired);
+            return Err(TokenError::Expired);
         }
         let who = claim(claims, &self.actor_claim).and_then(Value::as_str);
         let is_name = |who: &&str| {
             (1..=ACTOR_CHARS).contains(&who.chars().count()) && !who.chars().any(char::is_control)
         };
-        let who = who.filter(is_name).ok_or("it does not say who it is")?;
-        let actor = Actor::granted(format!("oidc:{}:{who}", self.name), self.grants(claims));
+        let who = who.filter(is_name).ok_or("the actor claim is missing or invalid")?;
+        let mut actor =
+            Actor::granted(format!("oidc:{}:{who}", self.name), self.grants(claims)).with_user(who);
+        actor.roles = self.answering_roles(claims);
         let tenant = match &self.tenant {
-            TenantOf::Fixed(tenant) => TenantSaid::Fixed(*tenant),
+            TenantOf::Fixed(tenant) => TenantClaim::Fixed(*tenant),
             TenantOf::Claim(name) => {
-                let said = claim(claims, name).and_then(Value::as_str).ok_or("it names no tenant")?;
-                TenantSaid::Claimed(said.to_owned())
+                let said =
+                    claim(claims, name).and_then(Value::as_str).ok_or("the tenant claim is missing")?;
+                TenantClaim::Claimed(said.to_owned())
             }
         };
-        Ok(Vouched { tenant, actor })
+        Ok(VerifiedToken { tenant, actor })
     }
 
-    /// What whoever has these claims may do: nothing that is not said here.
+    /// Returns the roles that waits can name. Values that cannot be the name of a role are ignored.
+    fn answering_roles(&self, claims: &Map<String, Value>) -> BTreeSet<String> {
+        let mapped = (!self.roles.is_empty()).then_some(&self.permissions_claim);
+        let Some(name) = self.roles_claim.as_ref().or(mapped) else { return BTreeSet::new() };
+        let roles = words(claim(claims, name), true).filter(|role| name_problem(role).is_none());
+        roles.map(str::to_owned).collect()
+    }
+
+    /// Returns the permissions that the claims grant.
     fn grants(&self, claims: &Map<String, Value>) -> Grants {
         let mut grants = Grants::default();
         for word in words(claim(claims, &self.permissions_claim), true) {
             match self.roles.get(word) {
                 Some(role) => grants.extend(role),
-                // Words that mean nothing here are others' affair.
+                // Ignores names that are not permissions: scopes of other services share the claim.
                 None if self.roles.is_empty() => grants.add(word).unwrap_or_default(),
                 None => {}
             }
@@ -270,7 +289,7 @@ impl IssuerOptions {
     }
 }
 
-/// A claim, by its name or a pointer to it.
+/// Looks up a claim by its name or by a JSON pointer.
 fn claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let Some(path) = name.strip_prefix('/') else { return claims.get(name) };
     let part = |part: &str| part.replace("~1", "/").replace("~0", "~");
@@ -279,7 +298,7 @@ fn claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     parts.try_fold(first, |value, next| value.as_object()?.get(&part(next)))
 }
 
-/// The texts of a claim that is a list of them or one; one may have several words in it.
+/// Returns the texts of a claim that is a list or a single text. With `is_split`, a single text is split at spaces.
 fn words(value: Option<&Value>, is_split: bool) -> impl Iterator<Item = &str> {
     let (one, many) = match value {
         Some(Value::String(text)) => (Some(text.as_str()), None),
@@ -307,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_mapped_is_permitted() {
+    fn only_mapped_roles_grant_permissions() {
         let permitted =
             |options: &IssuerOptions, claims: serde_json::Value| options.grants(claims.as_object().unwrap());
         let plain = options();
@@ -325,12 +344,28 @@ mod tests {
         assert_eq!(
             permitted(&mapped, roles),
             [Permission::View].into(),
-            "a permission's own name is no role"
+            "the name of a permission is not a role"
         );
     }
 
     #[test]
-    fn a_claim_is_found_by_its_name_or_a_pointer() {
+    fn roles_for_waits_come_from_their_claim() {
+        let roles = |options: &IssuerOptions, claims: serde_json::Value| {
+            let roles = options.answering_roles(claims.as_object().unwrap());
+            roles.into_iter().collect::<Vec<_>>().join(",")
+        };
+        let mut plain = options();
+        assert_eq!(roles(&plain, json!({"scope": "workflow:view manager"})), "", "scopes are not roles");
+        plain.roles_claim = Some("/realm/roles".to_owned());
+        let claims = json!({"realm": {"roles": ["manager", "head of finance", " ", 7]}});
+        assert_eq!(roles(&plain, claims), "head of finance,manager");
+        let mut mapped = options();
+        mapped.roles.insert("viewer".to_owned(), [Permission::View].into());
+        assert_eq!(roles(&mapped, json!({"scope": "viewer manager"})), "manager,viewer");
+    }
+
+    #[test]
+    fn claim_is_found_by_name_or_pointer() {
         let claims = json!({"https://example.com/org": "a", "x": {"y/z": "b"}, "list": ["c"]});
         let claims = claims.as_object().unwrap();
         let text = |name: &str| claim(claims, name).and_then(serde_json::Value::as_str);
@@ -340,20 +375,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn invalid_issuer_options_are_refused() {
         let wrong = |change: fn(&mut IssuerOptions)| {
             let mut options = options();
             change(&mut options);
             super::Issuers::new(vec![options]).err().map(|error| error.to_string()).unwrap_or_default()
         };
-        assert!(wrong(|options| options.name = "a:b".to_owned()).contains("its name has"));
+        assert!(wrong(|options| options.name = "a:b".to_owned()).contains("`name`"));
         assert!(wrong(|options| options.audiences.clear()).contains("`audience`"));
         assert!(wrong(|options| options.leeway = super::LEEWAY_MAX * 2).contains("`leeway`"));
         assert!(wrong(|options| options.issuer = "http://id.example.com".to_owned()).contains("https"));
         assert!(
-            wrong(|options| options.keys = super::KeySource::Set("{}".to_owned())).contains("no set of keys")
+            wrong(|options| options.keys = super::KeySource::Set("{}".to_owned())).contains("not a key set")
         );
         let twice = super::Issuers::new(vec![options(), options()]).err().unwrap().to_string();
-        assert!(twice.contains("each is named once"), "{twice}");
+        assert!(twice.contains("must be unique"), "{twice}");
     }
 }

@@ -1,4 +1,4 @@
-//! The contract, made from the routes: OpenAPI 3.1.
+//! Generates the OpenAPI 3.1 contract from the routes.
 
 use axum::http::Method;
 use schemars::generate::SchemaSettings;
@@ -8,52 +8,52 @@ use serde_json::{Map, Value, json};
 
 use super::call::{TAG_DIGITS, bound_integers};
 use super::flows::PAGE;
-use super::route::{Gives, Needs, Route, Tag};
+use super::route::{Needs, Route, RouteResponse, Tag};
 use super::routes;
 use super::sse::EVENTS;
 
-/// A problem after RFC 9457, in the contract.
+/// A problem as defined by RFC 9457.
 #[derive(JsonSchema)]
 #[schemars(rename = "Problem", rename_all = "camelCase")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct ProblemShape {
-    /// `about:blank`.
+    /// Always `about:blank`; use `code` to tell problems apart.
     #[schemars(rename = "type")]
     kind: String,
-    /// What the status is called.
+    /// Standard phrase of the HTTP status.
     title: String,
-    /// The status.
+    /// HTTP status code, the same as in the response.
     status: u16,
-    /// A stable word for programs.
+    /// Stable code of the problem, for programs.
     code: String,
-    /// What happened, for a person.
+    /// Description of the problem, for people.
     detail: String,
-    /// The same request may succeed later.
+    /// True if the same request may succeed later.
     retryable: bool,
-    /// The trace that the request was part of: what to look for in the log.
+    /// Id of the request's trace, 32 hexadecimal digits. Search the log for it.
     #[schemars(default)]
     trace_id: Option<String>,
-    /// What the problem is about, by name.
+    /// Values that the problem refers to, by name.
     #[schemars(default)]
     params: Option<Map<String, Value>>,
-    /// What of the input is wrong, each with its place there.
+    /// The errors in the input, each with its position.
     #[schemars(default)]
     errors: Option<Vec<ProblemAt>>,
 }
 
-/// Something that is wrong with the input.
+/// One error in the input.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "only its schema is used")]
 struct ProblemAt {
-    /// A JSON pointer into the input; in a document, the line and the column: `12:5`.
+    /// JSON pointer into the input. For a workflow document, line and column, such as `12:5`.
     pointer: String,
-    /// The rule that is not met.
+    /// Stable code of the violated rule.
     code: String,
-    /// What was expected and what was there, for a person.
+    /// The expected and the actual value, for people.
     message: String,
 }
 
-/// The contract of the API.
+/// Returns the OpenAPI contract of the API.
 pub fn openapi() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
@@ -90,7 +90,7 @@ pub fn openapi() -> Value {
     contract
 }
 
-/// The route's path; that a part of it may have slashes in it cannot be said here.
+/// Returns the route's path for the contract. OpenAPI cannot express that a parameter may contain slashes.
 fn shown_path(route: &Route) -> String {
     route.path.replace("{*", "{")
 }
@@ -99,7 +99,8 @@ fn method(route: &Route) -> String {
     route.method.as_str().to_ascii_lowercase()
 }
 
-/// Says of every answer what other operations take of it: what was put somewhere is found there, and what the table says.
+/// Adds links from each response to the operations that take its values. They come from `PUT` paths and from the
+/// route's links.
 fn link(paths: &mut Map<String, Value>, routes: &[Route]) {
     for from in routes {
         let mut links = Map::new();
@@ -107,31 +108,31 @@ fn link(paths: &mut Map<String, Value>, routes: &[Route]) {
             if from.method == Method::PUT && is_at_or_below(to.path, from.path) {
                 links.insert(to.id.to_owned(), linked(to, &kept_parts(from, to)));
             }
-            for lead in from.leads.iter().filter(|lead| is_at_or_below(to.path, lead.to)) {
+            for link in from.links.iter().filter(|link| is_at_or_below(to.path, link.to)) {
                 let operation = &paths[&shown_path(to)][method(to)];
-                let Some(place) = place_of(operation, lead.parameter) else { continue };
+                let Some(place) = place_of(operation, link.parameter) else { continue };
                 let mut taken = kept_parts(from, to);
-                let pointer = format!("$response.body#{}", lead.pointer);
-                taken.insert(format!("{place}.{}", lead.parameter), pointer.into());
+                let pointer = format!("$response.body#{}", link.pointer);
+                taken.insert(format!("{place}.{}", link.parameter), pointer.into());
                 links.insert(to.id.to_owned(), linked(to, &taken));
             }
         }
         let operation = paths.get_mut(&shown_path(from)).map(|methods| &mut methods[method(from)]);
         if let Some(operation) = operation.filter(|_| !links.is_empty()) {
-            for gives in &from.gives {
-                operation["responses"][gives.status.as_str()]["links"] = links.clone().into();
+            for response in &from.responses {
+                operation["responses"][response.status.as_str()]["links"] = links.clone().into();
             }
         }
     }
 }
 
-/// The path is the other one, or goes on after it.
+/// Returns true if `path` equals `other` or continues it after a slash.
 fn is_at_or_below(path: &str, other: &str) -> bool {
     path.strip_prefix(other)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || other.ends_with('/'))
 }
 
-/// Parts that both paths have in the same place are the same in the second request.
+/// Returns the path parameters that both routes share. A link passes them on unchanged.
 fn kept_parts(from: &Route, to: &Route) -> Map<String, Value> {
     let both = from.path.split('/').zip(to.path.split('/')).take_while(|(one, other)| one == other);
     let names = both.filter_map(|(part, _)| part.strip_prefix('{')?.strip_suffix('}'));
@@ -142,15 +143,15 @@ fn linked(to: &Route, parameters: &Map<String, Value>) -> Value {
     json!({ "operationId": to.id, "parameters": parameters })
 }
 
-/// Where an operation takes a parameter.
+/// Returns the location of a parameter in an operation: `path`, `query` or `header`.
 fn place_of<'a>(operation: &'a Value, parameter: &str) -> Option<&'a str> {
     let all = operation["parameters"].as_array()?;
     all.iter().find(|one| one["name"] == parameter)?["in"].as_str()
 }
 
 fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> Value {
-    let mut parameters = parameters("path", &(route.takes.path)(schemas));
-    parameters.extend(self::parameters("query", &(route.takes.query)(schemas)));
+    let mut parameters = parameters("path", &(route.input.path)(schemas));
+    parameters.extend(self::parameters("query", &(route.input.query)(schemas)));
     parameters.extend(headers(route));
     let mut operation = json!({
         "operationId": route.id,
@@ -172,6 +173,12 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
             operation["security"] = json!([{ "bearer": [permission.as_str()] }]);
             operation["x-permission"] = permission.as_str().into();
         }
+        Needs::Any(all) => {
+            let names: Vec<_> = all.iter().map(|permission| permission.as_str()).collect();
+            let any: Vec<_> = names.iter().map(|name| json!({ "bearer": [name] })).collect();
+            operation["security"] = any.into();
+            operation["x-permission"] = names.join(" or ").into();
+        }
         Needs::Worker => {
             operation["security"] = json!([{ "bearer": ["worker:*"] }]);
             operation["x-permission"] = "worker:ACTION".into();
@@ -190,11 +197,12 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
     operation
 }
 
-/// The headers that a route reads.
+/// Returns the header parameters of a route.
 fn headers(route: &Route) -> Vec<Value> {
     let mut parameters = Vec::new();
     if route.is_keyed {
-        let about = "The same key and request give the same answer, and happen once.";
+        let about =
+            "Idempotency key. Repeated requests with the same key execute once and get the same response.";
         parameters.push(header(
             "Idempotency-Key",
             about,
@@ -204,12 +212,12 @@ fn headers(route: &Route) -> Vec<Value> {
     if route.tag != Tag::Ignored {
         let (about, shortest, pattern) = match route.tag {
             Tag::CheckedOrNew => (
-                "The revision that has to be the current one, in quotes, as `ETag` gave it.",
+                "Required current revision, in quotes, as in `ETag`.",
                 3,
                 format!("^\"[0-9]{{1,{TAG_DIGITS}}}\"$"),
             ),
             _ => (
-                "The revision that has to be the current one, in quotes, as `ETag` gave it; `*` = any.",
+                "Required current revision, in quotes, as in `ETag`; `*` = any revision.",
                 1,
                 format!("^(?:\\*|\"[0-9]{{1,{TAG_DIGITS}}}\")$"),
             ),
@@ -221,11 +229,11 @@ fn headers(route: &Route) -> Vec<Value> {
         ));
     }
     if route.tag == Tag::CheckedOrNew {
-        let about = "`*`: there must be nothing yet.";
+        let about = "`*` = create only: nothing may exist yet.";
         parameters.push(header("If-None-Match", about, &json!({ "type": "string", "const": "*" })));
     }
-    if route.gives.iter().any(|gives| gives.kind == Some(EVENTS)) {
-        let about = "The id of the last event that was seen: the stream goes on after it.";
+    if route.responses.iter().any(|response| response.kind == Some(EVENTS)) {
+        let about = "Id of the last event that the client received. The stream continues after it.";
         let pattern = format!("^[0-9]{{1,{TAG_DIGITS}}}$");
         parameters.push(header(
             "Last-Event-ID",
@@ -239,7 +247,7 @@ fn headers(route: &Route) -> Vec<Value> {
     parameters
 }
 
-/// What a route is about: the first part of its path.
+/// Returns the tag of a route: the first part of its path, or `server`.
 fn tag(path: &str) -> &str {
     let mut parts = path.split('/').filter(|part| !part.is_empty() && *part != "v1");
     match parts.next() {
@@ -251,7 +259,7 @@ fn tag(path: &str) -> &str {
     }
 }
 
-/// The fields of a type as parameters; what may be left out is not `null` there.
+/// Returns the fields of a schema as parameters. An optional parameter is omitted, never `null`.
 fn parameters(place: &str, schema: &Value) -> Vec<Value> {
     let none = Map::new();
     let properties = schema["properties"].as_object().unwrap_or(&none);
@@ -294,7 +302,7 @@ fn header(name: &str, about: &str, schema: &Value) -> Value {
 }
 
 fn body(route: &Route, schemas: &mut SchemaGenerator) -> Option<Value> {
-    let contents = (route.takes.body)(schemas);
+    let contents = (route.input.body)(schemas);
     if contents.is_empty() {
         return None;
     }
@@ -302,16 +310,16 @@ fn body(route: &Route, schemas: &mut SchemaGenerator) -> Option<Value> {
         |schema: Value| if schema == Value::Bool(true) { json!({}) } else { json!({ "schema": schema }) };
     let content: Map<String, Value> =
         contents.into_iter().map(|(kind, of)| (kind.to_owned(), schema(of))).collect();
-    Some(json!({ "required": !route.takes.is_body_optional, "content": content }))
+    Some(json!({ "required": !route.input.is_body_optional, "content": content }))
 }
 
 fn responses(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> Value {
     let mut responses = Map::new();
-    for gives in &route.gives {
-        let made = response(gives, schemas);
-        match responses.entry(gives.status.as_u16().to_string()) {
+    for declared in &route.responses {
+        let made = response(declared, schemas);
+        match responses.entry(declared.status.as_u16().to_string()) {
             Entry::Vacant(free) => drop(free.insert(made)),
-            // The same in another form.
+            // The same status has a second content type: merge the two.
             Entry::Occupied(mut known) => {
                 if let (Some(all), Value::Object(one)) =
                     (known.get_mut()["content"].as_object_mut(), made["content"].clone())
@@ -325,13 +333,14 @@ fn responses(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
     if route.has_problem_pages {
         content[PAGE] = json!({ "schema": { "type": "string" } });
     }
-    responses.insert("default".to_owned(), json!({ "description": "A problem.", "content": content }));
+    responses
+        .insert("default".to_owned(), json!({ "description": "The request failed.", "content": content }));
     Value::Object(responses)
 }
 
-fn response(gives: &Gives, schemas: &mut SchemaGenerator) -> Value {
-    let mut response = json!({ "description": gives.about });
-    if let (Some(kind), Some(schema)) = (gives.kind, &gives.schema) {
+fn response(declared: &RouteResponse, schemas: &mut SchemaGenerator) -> Value {
+    let mut response = json!({ "description": declared.about });
+    if let (Some(kind), Some(schema)) = (declared.kind, &declared.schema) {
         response["content"] = json!({ kind: { "schema": schema(schemas) } });
     }
     response

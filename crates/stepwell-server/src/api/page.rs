@@ -1,4 +1,4 @@
-//! The page that shows the contract: everything is in it, nothing comes from elsewhere.
+//! The HTML page that shows the contract. It is self-contained: it loads nothing from other servers.
 
-/// The page.
+/// HTML of the page at `/docs`.
 pub(crate) const PAGE: &str = include_str!("docs.html");

@@ -1,4 +1,4 @@
-//! What a route answers with, before it is an HTTP response.
+//! The reply of a handler, before it becomes an HTTP response.
 
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -12,12 +12,12 @@ use stepwell::core::document::yaml;
 use crate::routes::flows::REPLAYED;
 use crate::routes::problem::Problem;
 
-/// What JSON is sent as.
+/// Content type of JSON.
 pub(crate) const JSON: &str = "application/json";
-/// What YAML is sent as.
+/// Content type of YAML.
 pub(crate) const YAML: &str = "application/yaml";
 
-/// How a document is given.
+/// Format of a document in a response. Default: `json`.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "DocumentFormat")]
@@ -27,7 +27,7 @@ pub(crate) enum Format {
     Yaml,
 }
 
-/// An answer.
+/// A reply of a handler: status, content and headers.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -35,7 +35,7 @@ pub(crate) struct Reply {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// What is in an answer.
+/// Body of a reply. `Text` and `Stream` carry their content type; `Whole` has it in its headers.
 #[derive(Debug)]
 pub(crate) enum Content {
     Nothing,
@@ -50,28 +50,28 @@ impl Reply {
         Reply { status, content, headers: Vec::new() }
     }
 
-    /// This, as JSON.
+    /// Creates a reply with this status and the value as JSON.
     pub(crate) fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Result<Self, Problem> {
         let body = serde_json::to_vec(value).map_err(|error| Problem::internal(&error))?;
         Ok(Reply::new(status, Content::Json(body)))
     }
 
-    /// This, as JSON.
+    /// Creates a reply with status 200 and the value as JSON.
     pub(crate) fn ok<T: Serialize + ?Sized>(value: &T) -> Result<Self, Problem> {
         Reply::json(StatusCode::OK, value)
     }
 
-    /// It is done, and there is nothing to say.
+    /// Creates an empty reply with status 204.
     pub(crate) fn nothing() -> Self {
         Reply::new(StatusCode::NO_CONTENT, Content::Nothing)
     }
 
-    /// A text of a kind.
+    /// Creates a reply with status 200 and a text of this content type.
     pub(crate) fn text(kind: &'static str, text: impl Into<String>) -> Self {
         Reply::new(StatusCode::OK, Content::Text(kind, text.into()))
     }
 
-    /// A document: JSON, or YAML if that is asked for.
+    /// Creates a reply with a document, in the requested format. Default: JSON.
     pub(crate) fn document(value: &Value, format: Option<Format>) -> Result<Self, Problem> {
         match format.unwrap_or_default() {
             Format::Json => Reply::ok(value),
@@ -79,7 +79,7 @@ impl Reply {
         }
     }
 
-    /// What it is sent as.
+    /// Returns the content type, or `None` if the reply is empty or a complete response.
     pub(crate) fn kind(&self) -> Option<&'static str> {
         match &self.content {
             Content::Nothing | Content::Whole(_) => None,
@@ -88,37 +88,37 @@ impl Reply {
         }
     }
 
-    /// What goes on coming.
+    /// Creates a reply with status 200 and a streamed body.
     pub(crate) fn stream(kind: &'static str, body: Body) -> Self {
         Reply::new(StatusCode::OK, Content::Stream(kind, body))
     }
 
-    /// A response that was made elsewhere, as it is.
+    /// Wraps a complete response, with its status, headers and body unchanged.
     pub(crate) fn whole(response: Response) -> Self {
         let (head, body) = response.into_parts();
         let headers = head.headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
         Reply { status: head.status, content: Content::Whole(body), headers: headers.collect() }
     }
 
-    /// It is at this revision.
+    /// Sets `ETag` to the revision, in quotes.
     #[must_use]
     pub(crate) fn tagged(self, revision: u64) -> Self {
         self.with(ETAG, &format!("\"{revision}\""))
     }
 
-    /// It is found there.
+    /// Sets `Location` to the path of the new resource.
     #[must_use]
     pub(crate) fn at(self, path: &str) -> Self {
         self.with(LOCATION, path)
     }
 
-    /// It is what was answered before.
+    /// Marks the reply as a replay of an earlier result, if it is one.
     #[must_use]
     pub(crate) fn replayed(self, is_replayed: bool) -> Self {
         if is_replayed { self.with(REPLAYED, "true") } else { self }
     }
 
-    /// With this header, if it can be one.
+    /// Adds a header. Skips a value that is not a valid header value.
     #[must_use]
     pub(crate) fn with(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {

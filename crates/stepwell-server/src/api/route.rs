@@ -1,4 +1,4 @@
-//! One thing that can be asked for over HTTP: where, by whom, with what, and what comes of it.
+//! Describes one route of the API: method, path, access, parameters, responses and handler.
 
 use std::sync::Arc;
 
@@ -9,32 +9,34 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepwell::Permission;
 
-use super::call::{Asked, Call, Fields, OwnSchema, Reads, own_schema};
+use super::call::{Call, Fields, OwnSchema, Reads, RequestContext, own_schema};
 use super::reply::{Content, Reply};
 use crate::routes::problem::Problem;
 
-/// What whoever asks needs.
+/// The access that a route requires of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing: what is asked for is for everybody, or brings its own proof.
+    /// None: the route is public, or the request carries its own proof, such as a link's token.
     Nothing,
-    /// To be known, whatever they may do.
+    /// A valid credential, with any permissions.
     Credential,
-    /// This permission in their tenant.
+    /// This permission in the caller's tenant.
     Permission(Permission),
-    /// To work on the tasks of some remote action; of which, the engine looks at.
+    /// At least one of these permissions in the caller's tenant. The engine checks the rest.
+    Any(&'static [Permission]),
+    /// A `worker:ACTION` permission for some action. The engine checks it against the task's action.
     Worker,
-    /// To administer the server itself, with all its tenants.
+    /// `workflow:admin` in the server's own tenant, for administering all tenants.
     Host,
-    /// To see how the server itself is doing: `workflow:view` in its own tenant, unless that is for everybody.
+    /// `workflow:view` in the server's own tenant, or nothing if metrics are public.
     HostView,
 }
 
-type Handler = Arc<dyn Fn(Asked) -> BoxFuture<'static, Result<Reply, Problem>> + Send + Sync>;
+type Handler = Arc<dyn Fn(RequestContext) -> BoxFuture<'static, Result<Reply, Problem>> + Send + Sync>;
 type SchemaIn = Box<dyn Fn(&mut SchemaGenerator) -> Value + Send + Sync>;
 type ContentsIn = Box<dyn Fn(&mut SchemaGenerator) -> Vec<(&'static str, Value)> + Send + Sync>;
 
-/// A route of the API.
+/// A route of the API with its handler and its part of the contract.
 pub struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
@@ -42,49 +44,50 @@ pub struct Route {
     pub(crate) needs: Needs,
     pub(crate) about: &'static str,
     pub(crate) notes: &'static str,
-    pub(crate) gives: Vec<Gives>,
-    /// The request may bring an idempotency key.
+    pub(crate) responses: Vec<RouteResponse>,
+    /// True if the route accepts an `Idempotency-Key`.
     pub(crate) is_keyed: bool,
-    /// It costs next to nothing, and whoever asks without a credential may do so as often as they like.
+    /// True if the route is cheap and exempt from the rate limit for requests without a credential.
     pub(crate) is_free: bool,
-    /// The request may, or has to, name the revision it was made for.
+    /// Handling of the revision in `If-Match` and `If-None-Match`.
     pub(crate) tag: Tag,
-    /// Bytes that a body has at most, if that is not the server's usual limit.
+    /// Maximum size of the body, in bytes; `None` = the server's limit.
     pub(crate) body_bytes: Option<usize>,
-    /// Headers that are read besides, each with what it is.
+    /// Additional headers that the route reads, each with its description.
     pub(crate) headers: Vec<(&'static str, &'static str)>,
-    /// What others take of its answers.
-    pub(crate) leads: Vec<Lead>,
-    /// Problems are answered with pages too.
+    /// Values in its responses that other routes take as parameters.
+    pub(crate) links: Vec<ResponseLink>,
+    /// True if problems are also available as HTML pages.
     pub(crate) has_problem_pages: bool,
-    pub(crate) takes: Takes,
+    pub(crate) input: RouteInput,
     handler: Handler,
 }
 
-/// Something in an answer that other routes take.
+/// A value in a response that other routes take as a parameter.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lead {
-    /// What the paths of those others begin with.
+pub(crate) struct ResponseLink {
+    /// Prefix of the paths of the other routes.
     pub(crate) to: &'static str,
-    /// Their parameter.
+    /// Name of the parameter that takes the value.
     pub(crate) parameter: &'static str,
-    /// A JSON pointer into the answer.
+    /// JSON pointer to the value in the response.
     pub(crate) pointer: &'static str,
 }
 
-/// What a route does with the revision that a request names.
+/// Handling of the revision that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tag {
-    /// It is not looked at.
+    /// `If-Match` and `If-None-Match` are ignored.
     Ignored,
-    /// It has to be the current one if it is named.
+    /// `If-Match` is optional and must name the current revision.
     Checked,
-    /// It has to be the current one if it is named, and `If-None-Match: *` asks that there be nothing yet.
+    /// `If-Match` is optional and must name the current revision. `If-None-Match: *` requires that nothing exists
+    /// yet.
     CheckedOrNew,
 }
 
-/// What a route takes.
-pub(crate) struct Takes {
+/// The input of a route: schemas of the path, the query and the body.
+pub(crate) struct RouteInput {
     pub(crate) path: SchemaIn,
     pub(crate) query: SchemaIn,
     pub(crate) body: ContentsIn,
@@ -92,17 +95,17 @@ pub(crate) struct Takes {
     pub(crate) has_body: bool,
 }
 
-/// What a route may answer with.
-pub(crate) struct Gives {
+/// A possible response of a route.
+pub(crate) struct RouteResponse {
     pub(crate) status: StatusCode,
     pub(crate) about: &'static str,
     pub(crate) kind: Option<&'static str>,
     pub(crate) schema: Option<SchemaIn>,
-    /// Answers are held against it where mistakes are to be found.
+    /// Schema that replies are validated against in debug builds.
     checked: Option<OwnSchema>,
 }
 
-/// A route that is being described.
+/// Builder of a route.
 pub(crate) struct Describing {
     method: Method,
     path: &'static str,
@@ -110,17 +113,17 @@ pub(crate) struct Describing {
     needs: Needs,
     about: &'static str,
     notes: &'static str,
-    gives: Vec<Gives>,
+    responses: Vec<RouteResponse>,
     is_keyed: bool,
     is_free: bool,
     tag: Tag,
     body_bytes: Option<usize>,
     headers: Vec<(&'static str, &'static str)>,
-    leads: Vec<Lead>,
+    links: Vec<ResponseLink>,
     has_problem_pages: bool,
 }
 
-/// Describes a route.
+/// Starts the description of a route. `about` is its summary in the contract.
 pub(crate) fn route(
     method: Method,
     path: &'static str,
@@ -135,13 +138,13 @@ pub(crate) fn route(
         needs: needs.into(),
         about,
         notes: "",
-        gives: Vec::new(),
+        responses: Vec::new(),
         is_keyed: false,
         is_free: false,
         tag: Tag::Ignored,
         body_bytes: None,
         headers: Vec::new(),
-        leads: Vec::new(),
+        links: Vec::new(),
         has_problem_pages: false,
     }
 }
@@ -189,98 +192,110 @@ impl From<Permission> for Needs {
 }
 
 impl Describing {
-    /// More about it.
+    /// Sets the longer description in the contract.
     pub(crate) fn notes(mut self, notes: &'static str) -> Self {
         self.notes = notes;
         self
     }
 
-    /// It answers with this status and JSON of a type.
+    /// Adds a response with this status and a JSON body of type `T`.
     pub(crate) fn gives<T: JsonSchema>(mut self, status: StatusCode, about: &'static str) -> Self {
         let schema: SchemaIn = Box::new(|schemas| schemas.subschema_for::<T>().to_value());
         let checked = cfg!(debug_assertions).then(own_schema::<T>);
         let kind = Some(super::reply::JSON);
-        self.gives.push(Gives { status, about, kind, schema: Some(schema), checked });
+        self.responses.push(RouteResponse { status, about, kind, schema: Some(schema), checked });
         self
     }
 
-    /// It answers with 200 and JSON of a type.
+    /// Adds a response with status 200 and a JSON body of type `T`.
     pub(crate) fn ok<T: JsonSchema>(self, about: &'static str) -> Self {
         self.gives::<T>(StatusCode::OK, about)
     }
 
-    /// It answers with something else than JSON.
+    /// Adds a response with status 200 and a text body of this content type.
     pub(crate) fn gives_text(mut self, kind: &'static str, about: &'static str) -> Self {
         let schema: SchemaIn = Box::new(|_| serde_json::json!({"type": "string"}));
         let status = StatusCode::OK;
-        self.gives.push(Gives { status, about, kind: Some(kind), schema: Some(schema), checked: None });
+        self.responses.push(RouteResponse {
+            status,
+            about,
+            kind: Some(kind),
+            schema: Some(schema),
+            checked: None,
+        });
         self
     }
 
-    /// It answers with the same as YAML, if that is asked for.
+    /// Adds a response with status 200 and a YAML body of type `T`, for requests that ask for YAML.
     pub(crate) fn or_yaml<T: JsonSchema>(mut self, about: &'static str) -> Self {
         let schema: SchemaIn = Box::new(|schemas| schemas.subschema_for::<T>().to_value());
         let (status, kind) = (StatusCode::OK, Some(super::reply::YAML));
-        self.gives.push(Gives { status, about, kind, schema: Some(schema), checked: None });
+        self.responses.push(RouteResponse { status, about, kind, schema: Some(schema), checked: None });
         self
     }
 
-    /// It answers with 204: it is done.
+    /// Adds an empty response with status 204.
     pub(crate) fn gives_nothing(mut self, about: &'static str) -> Self {
         let status = StatusCode::NO_CONTENT;
-        self.gives.push(Gives { status, about, kind: None, schema: None, checked: None });
+        self.responses.push(RouteResponse { status, about, kind: None, schema: None, checked: None });
         self
     }
 
-    /// The request may bring an idempotency key.
+    /// Accepts the header `Idempotency-Key`.
     pub(crate) fn keyed(mut self) -> Self {
         self.is_keyed = true;
         self
     }
 
-    /// It costs next to nothing, and may be asked for as often as anybody likes.
+    /// Exempts the route from the rate limit for requests without a credential. Only for cheap routes.
     pub(crate) fn free(mut self) -> Self {
         self.is_free = true;
         self
     }
 
-    /// The request may name the revision that has to be the current one, or ask that there be nothing yet.
+    /// Accepts `If-Match` with the current revision, or `If-None-Match: *` to require that nothing exists yet.
     pub(crate) fn checks_tag_or_new(mut self) -> Self {
         self.tag = Tag::CheckedOrNew;
         self
     }
 
-    /// The request may name the revision that has to be the current one.
+    /// Accepts `If-Match` with the current revision.
     pub(crate) fn checks_tag(mut self) -> Self {
         self.tag = Tag::Checked;
         self
     }
 
-    /// Bytes that a body has at most.
+    /// Sets the maximum size of the body, in bytes.
     pub(crate) fn body_bytes(mut self, bytes: usize) -> Self {
         self.body_bytes = Some(bytes);
         self
     }
 
-    /// It reads this header too.
+    /// Declares an additional header that the route reads.
     pub(crate) fn reads_header(mut self, name: &'static str, about: &'static str) -> Self {
         self.headers.push((name, about));
         self
     }
 
-    /// What is at a pointer of its answers is a parameter of the routes whose paths begin so.
-    pub(crate) fn leads(mut self, to: &'static str, parameter: &'static str, pointer: &'static str) -> Self {
-        self.leads.push(Lead { to, parameter, pointer });
+    /// Declares that routes below the path `to` take the value at this pointer of the response as a parameter.
+    pub(crate) fn links_to(
+        mut self,
+        to: &'static str,
+        parameter: &'static str,
+        pointer: &'static str,
+    ) -> Self {
+        self.links.push(ResponseLink { to, parameter, pointer });
         self
     }
 
-    /// Whoever reads pages is told on one what went wrong.
+    /// Offers problems as HTML pages too, for browsers.
     pub(crate) fn problem_pages(mut self) -> Self {
         self.has_problem_pages = true;
         self
     }
 
-    /// This answers it. What it takes is the contract: the types' schemas are published, and held against every request.
+    /// Sets the handler and completes the route. The schemas of `P`, `Q` and `B` are published, and every request is
+    /// validated against them.
     pub(crate) fn to<P, Q, B, F, Fut>(self, handler: F) -> Route
     where
         P: DeserializeOwned + JsonSchema + Send + 'static,
@@ -291,11 +306,11 @@ impl Describing {
     {
         let (path, query, body) = (Fields::<P>::new(), Fields::<Q>::new(), B::reader());
         let handler = Arc::new((path, query, body, handler));
-        let answer = move |asked: Asked| -> BoxFuture<'static, Result<Reply, Problem>> {
+        let answer = move |asked: RequestContext| -> BoxFuture<'static, Result<Reply, Problem>> {
             let handler = handler.clone();
             Box::pin(async move {
                 let (path, query, body, handle) = &*handler;
-                let Asked { server, caller, headers, .. } = asked;
+                let RequestContext { server, caller, headers, .. } = asked;
                 let path = path.read(asked.path)?;
                 let pairs = form_urlencoded::parse(asked.query.as_deref().unwrap_or_default().as_bytes());
                 let query = query.read(pairs.into_owned())?;
@@ -303,7 +318,7 @@ impl Describing {
                 handle(Call { server, caller, path, query, body, headers }).await
             })
         };
-        let takes = Takes {
+        let input = RouteInput {
             path: Box::new(|schemas| P::json_schema(schemas).to_value()),
             query: Box::new(|schemas| Q::json_schema(schemas).to_value()),
             body: Box::new(B::contents),
@@ -317,57 +332,58 @@ impl Describing {
             needs: self.needs,
             about: self.about,
             notes: self.notes,
-            gives: self.gives,
+            responses: self.responses,
             is_keyed: self.is_keyed,
             is_free: self.is_free,
             tag: self.tag,
             body_bytes: self.body_bytes,
             headers: self.headers,
-            leads: self.leads,
+            links: self.links,
             has_problem_pages: self.has_problem_pages,
-            takes,
+            input,
             handler: Arc::new(answer),
         }
     }
 }
 
 impl Route {
-    /// Answers a request from somebody who may ask.
-    pub(crate) async fn answer(&self, asked: Asked) -> Result<Reply, Problem> {
+    /// Runs the handler for an admitted request.
+    pub(crate) async fn answer(&self, asked: RequestContext) -> Result<Reply, Problem> {
         let reply = (self.handler)(asked).await?;
         if cfg!(debug_assertions) {
-            self.hold_to_contract(&reply);
+            self.validate_against_contract(&reply);
         }
         Ok(reply)
     }
 
-    /// An answer that the contract does not know is a mistake of ours: where mistakes are to be found, it is one at once.
-    fn hold_to_contract(&self, reply: &Reply) {
-        // What was made elsewhere, for people, says by itself what is wrong.
+    /// Panics if a reply does not match the contract. Called in debug builds only.
+    fn validate_against_contract(&self, reply: &Reply) {
+        // Complete responses, such as pages for people, are not part of the JSON contract.
         if matches!(reply.content, Content::Whole(_)) {
             return;
         }
         let (status, kind) = (reply.status, reply.kind());
-        let gives = self.gives.iter().find(|gives| gives.status == status && gives.kind == kind);
-        let gives =
-            gives.unwrap_or_else(|| unreachable!("{}: {status} {kind:?} is not in the contract", self.id));
-        let (Content::Json(body), Some(schema)) = (&reply.content, &gives.checked) else { return };
+        let response =
+            self.responses.iter().find(|response| response.status == status && response.kind == kind);
+        let response =
+            response.unwrap_or_else(|| unreachable!("{}: {status} {kind:?} is not in the contract", self.id));
+        let (Content::Json(body), Some(schema)) = (&reply.content, &response.checked) else { return };
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
-        let misfits = schema.check(&value);
-        assert!(misfits.is_empty(), "{}: {misfits:?} in {value}", self.id);
+        let violations = schema.check(&value);
+        assert!(violations.is_empty(), "{}: {violations:?} in {value}", self.id);
     }
 
-    /// What whoever asks needs.
+    /// Returns the access that the route requires.
     pub fn needs(&self) -> Needs {
         self.needs
     }
 
-    /// The method.
+    /// Returns the HTTP method of the route.
     pub fn method(&self) -> &Method {
         &self.method
     }
 
-    /// The path, with names in braces.
+    /// Returns the path, with parameters in braces.
     pub fn path(&self) -> &'static str {
         self.path
     }

@@ -1,11 +1,11 @@
-//! Schedules: when workflows are started by themselves, and when they will be.
+//! Routes of schedules, which start runs at the times of a cron pattern: list, show, put and switch off.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepwell::core::schema::Misfit;
+use stepwell::core::schema::SchemaViolation;
 use stepwell::core::{Name, RunId, Timestamp};
-use stepwell::cron::{Cron, CronError, Missed, Overlap};
+use stepwell::cron::{Cron, CronError, MissedFirings, Overlap};
 use stepwell::schedule::Scheduled;
 use stepwell::{Permission, Schedule};
 
@@ -15,88 +15,88 @@ use super::route::{Route, delete, get, put};
 use super::shapes::{Id, Instant, Listing, Page, nothing};
 use crate::routes::problem::Problem;
 
-/// Firings that are shown of one schedule, unless that is said.
+/// Default number of next firings in a response.
 const FIRINGS: usize = 10;
 
-/// A schedule.
+/// Path parameter that selects a schedule.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfSchedule {
-    /// Its name; that of a trigger's is `workflow/trigger`, with the slash as `%2F`.
+struct SchedulePath {
+    /// Name of the schedule. A schedule of a trigger is named `WORKFLOW/TRIGGER`; encode the slash as `%2F`.
     #[schemars(length(min = 1, max = 256))]
     name: String,
 }
 
-/// How much is shown of a schedule.
+/// Query parameter for showing a schedule.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShowSchedule {
-    /// How many of the next firings.
+    /// Number of next firings to list, at most 100. Default: 10.
     #[schemars(range(max = 100))]
     firings: Option<usize>,
 }
 
-/// A schedule as it is to be.
+/// Request to create or replace a schedule.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PutSchedule {
-    /// Five fields, or six with seconds in front.
+    /// Cron pattern: five fields, or six with seconds in front.
     #[schemars(length(min = 1, max = 256))]
     cron: String,
-    /// The time zone in which the fields are read; UTC unless this says otherwise.
+    /// Time zone of the cron pattern, such as `Europe/Berlin`. Default: `UTC`.
     #[schemars(length(min = 1, max = 256))]
     time_zone: Option<String>,
-    /// The workflow it starts.
+    /// Name of the workflow to start.
     #[schemars(length(min = 1, max = 256))]
     workflow: String,
-    /// What each run begins with; an empty object unless this says otherwise.
+    /// Input of each run, any JSON value. Default: an empty object.
     #[serde(default = "nothing")]
     input: Value,
-    /// What happens to firings that nobody was there for; `once` unless this says otherwise.
-    missed: Option<MissedFirings>,
-    /// What happens to a firing while the run of the one before is still going; `start` unless this says otherwise.
+    /// Handling of missed firings, which are those more than a minute late. Default: `once`.
+    missed: Option<MissedFiringsShape>,
+    /// Handling of a firing while the previous run has not ended. Default: `start`.
     overlap: Option<OverlappingRuns>,
 }
 
-/// What happens to firings that nobody was there for.
+/// Handling of missed firings, which are those more than a minute late.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-enum MissedFirings {
-    /// They are dropped.
+enum MissedFiringsShape {
+    /// Drop all missed firings.
     Skip,
-    /// One stands for all of them.
+    /// Fire once for all missed firings.
     Once,
-    /// Each is made up for.
+    /// Fire once for each missed firing, oldest first.
     All,
 }
 
-impl From<Missed> for MissedFirings {
-    fn from(missed: Missed) -> Self {
-        match missed {
-            Missed::Skip => MissedFirings::Skip,
-            Missed::Once => MissedFirings::Once,
-            Missed::All => MissedFirings::All,
-        }
-    }
-}
-
-impl From<MissedFirings> for Missed {
+impl From<MissedFirings> for MissedFiringsShape {
     fn from(missed: MissedFirings) -> Self {
         match missed {
-            MissedFirings::Skip => Missed::Skip,
-            MissedFirings::Once => Missed::Once,
-            MissedFirings::All => Missed::All,
+            MissedFirings::Skip => MissedFiringsShape::Skip,
+            MissedFirings::Once => MissedFiringsShape::Once,
+            MissedFirings::All => MissedFiringsShape::All,
         }
     }
 }
 
-/// What happens to a firing while the run of the one before is still going.
+impl From<MissedFiringsShape> for MissedFirings {
+    fn from(missed: MissedFiringsShape) -> Self {
+        match missed {
+            MissedFiringsShape::Skip => MissedFirings::Skip,
+            MissedFiringsShape::Once => MissedFirings::Once,
+            MissedFiringsShape::All => MissedFirings::All,
+        }
+    }
+}
+
+/// Handling of a firing while the previous run has not ended.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 enum OverlappingRuns {
-    /// It starts another run beside the first.
+    /// Start another run in parallel.
     Start,
-    /// It is dropped.
+    /// Drop the new firing.
     Skip,
 }
 
@@ -118,53 +118,53 @@ impl From<OverlappingRuns> for Overlap {
     }
 }
 
-/// A schedule as it stands.
+/// A schedule with its next firings and its history.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct ScheduleShown {
-    /// Its name.
+struct ScheduleView {
+    /// Name of the schedule.
     name: String,
-    /// When it fires.
+    /// Cron pattern: five fields, or six with seconds in front.
     cron: String,
-    /// The time zone in which that is read.
+    /// Time zone of the cron pattern.
     time_zone: String,
-    /// The workflow it starts.
+    /// Name of the workflow that the schedule starts.
     #[schemars(with = "String")]
     workflow: Name,
-    /// What each run begins with.
+    /// Input of each run, any JSON value.
     input: Value,
-    /// What happens to firings that nobody was there for.
-    missed: MissedFirings,
-    /// What happens to a firing while the run of the one before is still going.
+    /// Handling of missed firings, which are those more than a minute late.
+    missed: MissedFiringsShape,
+    /// Handling of a firing while the previous run has not ended.
     overlap: OverlappingRuns,
-    /// The trigger of the workflow that it comes from, if nobody has put it by hand.
+    /// Name of the workflow's trigger that created the schedule; absent if it was put by a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     trigger: Option<Name>,
-    /// It does not fire until it is put again.
+    /// True if the schedule is switched off: it fires only after it is put again.
     off: bool,
-    /// When it fires next, as far as that was asked for.
+    /// Times of the next firings, as many as requested; empty if the schedule is off.
     #[schemars(with = "Vec<Instant>")]
     next_firings: Vec<Timestamp>,
-    /// How often it has fired.
+    /// Number of runs that the schedule has started.
     fired: u64,
-    /// Firings that did not start a run, because the last one was still going or none could be started.
+    /// Number of firings without a run, because the previous run had not ended or the start failed.
     skipped: u64,
-    /// The run it started last.
+    /// Id of the run that the schedule started last; absent if it has started none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     last_run: Option<RunId>,
-    /// Why the last firing could not start a run.
+    /// Error of the last firing; absent if it started a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
 }
 
-impl ScheduleShown {
+impl ScheduleView {
     fn of(scheduled: Scheduled, count: usize) -> Self {
         let Scheduled { schedule, next, is_off, fired, skipped, last_run, last_error } = scheduled;
         let cron = Cron::parse(&schedule.cron, &schedule.time_zone).ok();
         let next = Some(next).filter(|next| !is_off && *next < Timestamp::MAX);
-        ScheduleShown {
+        ScheduleView {
             name: schedule.name,
             cron: schedule.cron,
             time_zone: schedule.time_zone,
@@ -183,13 +183,13 @@ impl ScheduleShown {
     }
 }
 
-/// A schedule that was put.
+/// Result of putting a schedule.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct ScheduleAccepted {
-    /// Its name.
+    /// Name of the schedule.
     name: String,
-    /// When it fires next.
+    /// Times of the next firings, at most 10.
     #[schemars(with = "Vec<Instant>")]
     next_firings: Vec<Timestamp>,
 }
@@ -201,52 +201,52 @@ pub(super) fn routes() -> Vec<Route> {
             "/v1/schedules",
             "listSchedules",
             view,
-            "Lists schedules, newest first, each with its next firing.",
+            "List schedules, newest first, each with its next firing.",
         )
-        .ok::<Page<ScheduleShown>>("Schedules, those that are off too.")
+        .ok::<Page<ScheduleView>>("Schedules, including those that are switched off.")
         .to(list),
-        get("/v1/schedules/{name}", "showSchedule", view, "Shows a schedule, with its next firings.")
-            .ok::<ScheduleShown>("The schedule.")
+        get("/v1/schedules/{name}", "showSchedule", view, "Show a schedule with its next firings.")
+            .ok::<ScheduleView>("The schedule.")
             .to(show),
         put(
             "/v1/schedules/{name}",
             "putSchedule",
             publish,
-            "Puts a schedule: a new one, or another edition of the one of this name.",
+            "Create a schedule, or replace the schedule of this name.",
         )
-        .notes("One that a trigger of a workflow has made is 409 `planned`: it is changed there.")
-        .ok::<ScheduleAccepted>("It will fire.")
+        .notes("A schedule that a workflow's trigger created is a 409 `managedByTrigger`: change the trigger instead.")
+        .ok::<ScheduleAccepted>("The schedule is active.")
         .to(put_one),
         delete(
             "/v1/schedules/{name}",
             "deleteSchedule",
             publish,
-            "Switches a schedule off: it does not fire until it is put again.",
+            "Switch a schedule off. It fires again only after it is put again.",
         )
-        .notes("One that a trigger of a workflow has made is 409 `planned`: it is changed there.")
-        .gives_nothing("It is off.")
+        .notes("A schedule that a workflow's trigger created is a 409 `managedByTrigger`: change the trigger instead.")
+        .gives_nothing("The schedule is switched off.")
         .to(remove),
     ]
 }
 
-/// The next firings, from one on.
+/// Returns up to `count` firings, starting with `first`.
 fn firings(cron: Option<&Cron>, first: Option<Timestamp>, count: usize) -> Vec<Timestamp> {
     std::iter::successors(first, |at| cron?.next_after(*at)).take(count).collect()
 }
 
 async fn list(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
     let page = call.engine().schedules_page(call.query.limit(), call.query.cursor()).await?;
-    Reply::ok(&Page::of(page, |scheduled| ScheduleShown::of(scheduled, 1)))
+    Reply::ok(&Page::of(page, |scheduled| ScheduleView::of(scheduled, 1)))
 }
 
-async fn show(call: Call<OfSchedule, ShowSchedule>) -> Result<Reply, Problem> {
-    let OfSchedule { name } = &call.path;
+async fn show(call: Call<SchedulePath, ShowSchedule>) -> Result<Reply, Problem> {
+    let SchedulePath { name } = &call.path;
     let scheduled = call.engine().schedule(name).await?;
     let scheduled = scheduled.ok_or_else(|| stepwell::EngineError::NoSchedule(name.clone()))?;
-    Reply::ok(&ScheduleShown::of(scheduled, call.query.firings.unwrap_or(FIRINGS)))
+    Reply::ok(&ScheduleView::of(scheduled, call.query.firings.unwrap_or(FIRINGS)))
 }
 
-async fn put_one(call: Call<OfSchedule, Nothing, Json<PutSchedule>>) -> Result<Reply, Problem> {
+async fn put_one(call: Call<SchedulePath, Nothing, Json<PutSchedule>>) -> Result<Reply, Problem> {
     let engine = call.engine();
     let (name, Json(body)) = (call.path.name, call.body);
     let mut schedule = Schedule::new(name.as_str(), body.cron, body.workflow).input(body.input);
@@ -254,24 +254,27 @@ async fn put_one(call: Call<OfSchedule, Nothing, Json<PutSchedule>>) -> Result<R
     schedule = body.missed.into_iter().fold(schedule, |schedule, missed| schedule.missed(missed.into()));
     schedule = body.overlap.into_iter().fold(schedule, |schedule, overlap| schedule.overlap(overlap.into()));
     let cron = Cron::parse(&schedule.cron, &schedule.time_zone).map_err(|error| never(&error))?;
-    call.server.room_for_schedule(call.caller.scope(), &name).await?;
+    call.server.check_schedule_quota(call.caller.scope(), &name).await?;
     let next = Some(engine.put_schedule(schedule).await?.next).filter(|next| *next < Timestamp::MAX);
     let next_firings = firings(Some(&cron), next, FIRINGS);
     Reply::ok(&ScheduleAccepted { name, next_firings })
 }
 
-/// Why there are no such times.
+/// Creates the problem of an invalid cron pattern or time zone.
 fn never(error: &CronError) -> Problem {
     let (pointer, keyword) = match error {
         CronError::Expression { .. } => ("/cron", "cron"),
         CronError::TimeZone { .. } => ("/timeZone", "timeZone"),
     };
-    let misfit =
-        Misfit { pointer: pointer.to_owned(), keyword: keyword.to_owned(), message: error.to_string() };
-    Problem::unfit(vec![misfit])
+    let violation = SchemaViolation {
+        pointer: pointer.to_owned(),
+        keyword: keyword.to_owned(),
+        message: error.to_string(),
+    };
+    Problem::validation(vec![violation])
 }
 
-async fn remove(call: Call<OfSchedule>) -> Result<Reply, Problem> {
+async fn remove(call: Call<SchedulePath>) -> Result<Reply, Problem> {
     call.engine().remove_schedule(&call.path.name).await?;
     Ok(Reply::nothing())
 }

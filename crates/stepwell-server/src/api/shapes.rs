@@ -1,4 +1,4 @@
-//! Shapes that many answers have: pages, instants, ids, how a run is doing, and what is wrong with a document.
+//! Types that many requests and responses share: pages, times, durations, ids, statuses and document problems.
 
 use std::time::Duration;
 
@@ -13,50 +13,50 @@ use stepwell::store;
 
 use crate::routes::problem::Problem;
 
-/// Rows of a page that does not say how many.
+/// Default number of rows of a page.
 const PAGE: u32 = 50;
-/// Rows of a page at most.
+/// Maximum number of rows of a page.
 const PAGE_MAX: u32 = 200;
-/// What is written as it is in a part of a path.
+/// Characters to percent-encode in a path segment: all except the unreserved ones.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Tells a field that is `null` from one that is not there.
+/// Distinguishes a field that is `null` from an absent field.
 pub(super) fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
 
-/// What something begins with that is given nothing.
+/// Returns the default input: an empty object.
 pub(super) fn nothing() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// A part of a listing.
+/// A page of a listing.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "PageOf{T}")]
 pub(crate) struct Page<T> {
-    /// The rows.
+    /// Rows of this page.
     pub(crate) items: Vec<T>,
-    /// What to ask for the next part with; absent on the last.
+    /// Value of `cursor` for the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_cursor: Option<String>,
-    /// Rows of this part that cannot be read and are left out; absent if there are none.
+    /// Rows of this page that cannot be read and are omitted from `items`; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unreadable: Vec<UnreadableRow>,
 }
 
-/// A row that is there and cannot be read.
+/// A stored row that cannot be read.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct UnreadableRow {
-    /// The table it is in.
+    /// Name of the table.
     table: &'static str,
-    /// Which row, by its key.
+    /// Key of the row in its table.
     key: String,
-    /// The run whose it is.
+    /// Id of the run that the row belongs to; absent if it belongs to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     run: Option<RunId>,
-    /// What is wrong with it.
+    /// Reason why the row cannot be read.
     why: String,
 }
 
@@ -76,20 +76,20 @@ impl<T> Page<T> {
         }
     }
 
-    /// Everything there is.
+    /// Creates the only page of a complete listing.
     pub(crate) fn only(items: Vec<T>) -> Self {
         Page { items, next_cursor: None, unreadable: Vec::new() }
     }
 }
 
-/// Which part of a listing is asked for.
+/// Page of a listing.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listing {
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -107,42 +107,42 @@ impl Listing {
     }
 }
 
-/// Something that is wrong with a document, or that is lacking to run it.
+/// An error or a warning about a workflow document.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DocumentProblem {
-    /// A stable word for the kind of mistake.
+    /// Stable code of the problem, for programs.
     code: String,
-    /// The line, counted from 1; 0 = nowhere in particular.
+    /// Line in the document, counted from 1; 0 = no position.
     line: usize,
-    /// The column, counted from 1.
+    /// Column in the line, counted from 1.
     column: usize,
-    /// The step it is about.
+    /// Id of the step that the problem concerns; absent if it concerns none.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<String>,
-    /// What is wrong and what to do, for a person.
+    /// Description of the problem and of the correction, for people.
     message: String,
 }
 
 impl DocumentProblem {
-    pub(crate) fn all(problems: Vec<document::Problem>) -> Vec<Self> {
+    pub(crate) fn all(problems: Vec<document::SourceProblem>) -> Vec<Self> {
         problems.into_iter().map(DocumentProblem::from).collect()
     }
 }
 
-impl From<document::Problem> for DocumentProblem {
-    fn from(problem: document::Problem) -> Self {
-        let document::Problem { code, at, step, message } = problem;
+impl From<document::SourceProblem> for DocumentProblem {
+    fn from(problem: document::SourceProblem) -> Self {
+        let document::SourceProblem { code, at, step, message } = problem;
         DocumentProblem { code, line: at.line, column: at.column, step, message }
     }
 }
 
-/// A name as a part of a path.
+/// Percent-encodes a name as a path segment.
 pub(crate) fn segment(name: &str) -> impl std::fmt::Display {
     utf8_percent_encode(name, SEGMENT)
 }
 
-/// An instant as RFC 3339, in schemas.
+/// Schema of a time in a response: RFC 3339.
 pub(crate) struct Instant;
 
 impl JsonSchema for Instant {
@@ -159,7 +159,7 @@ impl JsonSchema for Instant {
     }
 }
 
-/// An instant that a request brings, in schemas: RFC 3339 as far as instants can be kept.
+/// Schema of a time in a request: RFC 3339, within the range of years that can be stored.
 pub(crate) struct InstantGiven;
 
 impl JsonSchema for InstantGiven {
@@ -180,7 +180,7 @@ impl JsonSchema for InstantGiven {
     }
 }
 
-/// An id, in schemas.
+/// Schema of an id: a UUID with hyphens.
 pub(crate) struct Id;
 
 impl JsonSchema for Id {
@@ -198,7 +198,7 @@ impl JsonSchema for Id {
     }
 }
 
-/// `name=value`, in schemas.
+/// Schema of a condition on a shadow column, such as `name=value`.
 pub(crate) struct Condition;
 
 impl JsonSchema for Condition {
@@ -211,11 +211,11 @@ impl JsonSchema for Condition {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[^=]+=" })
+        json_schema!({ "type": "string", "pattern": "^[^=^<>]+(=|\\^=|<|>)" })
     }
 }
 
-/// How a run is doing.
+/// Status of a run. `completed` and `cancelled` are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum RunStatus {
@@ -256,7 +256,7 @@ impl From<RunStatus> for store::Status {
     }
 }
 
-/// A duration: ISO 8601 (`PT30S`), or a number with `ms`, `s`, `m`, `h` or `d` behind it.
+/// Schema of a duration: ISO 8601 (`PT30S`), or a number with one of the units `ms`, `s`, `m`, `h` and `d` (`30s`).
 pub(crate) struct Span;
 
 impl JsonSchema for Span {
@@ -271,19 +271,19 @@ impl JsonSchema for Span {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "ISO 8601 (`PT30S`), or a number with `ms`, `s`, `m`, `h` or `d` behind it",
+            "description": "Duration: ISO 8601 (`PT30S`), or a number with the unit `ms`, `s`, `m`, `h` or `d` (`30s`)",
             "pattern": "^(P[0-9]{1,6}D|P(?:[0-9]{1,6}D)?T[0-9]{1,6}[HMS]|[0-9]{1,6}(?:ms|s|m|h|d))$",
             "examples": ["PT30S", "30s"],
         })
     }
 }
 
-/// Reads a duration.
+/// Parses a duration and rejects a number without a unit.
 pub(crate) fn span(text: &str) -> Result<Duration, Problem> {
-    // Without a unit nobody knows what is meant.
+    // A string without a unit is ambiguous, so `duration_ms` does not accept it.
     let ms = duration_ms(&Value::String(text.to_owned()));
     ms.map(Duration::from_millis).ok_or_else(|| {
-        let detail = format!("`{text}` is not a duration: `PT30S`, `30s`, `5m`, `2h`, `500ms`.");
+        let detail = format!("`{text}` is not a duration. Write `30s`, `500ms`, `5m`, `2h` or `PT30S`.");
         Problem::bad("badParameter", detail)
     })
 }
@@ -295,7 +295,7 @@ mod tests {
     use super::span;
 
     #[test]
-    fn durations_are_read_in_both_spellings() {
+    fn durations_parse_in_both_formats() {
         for (text, ms) in
             [("PT30S", 30_000), ("30s", 30_000), ("5m", 300_000), ("P1D", 86_400_000), ("250ms", 250)]
         {

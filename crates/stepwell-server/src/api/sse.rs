@@ -1,4 +1,4 @@
-//! Server-sent events: their form, where a stream goes on, and a sign of life while there is nothing to say.
+//! Server-sent events: format, position of a resumed stream, and keep-alive comments.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -19,34 +19,34 @@ use super::call::{TAG_DIGITS, is_number};
 use super::reply::Reply;
 use crate::routes::problem::Problem;
 
-/// What events are sent as.
+/// Content type of server-sent events.
 pub(crate) const EVENTS: &str = "text/event-stream";
-/// How long a stream is silent at most: whoever is in between closes connections that are.
+/// Maximum silence of a stream. Proxies close idle connections, so a comment is sent after this time.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// The id of the last event that whoever asks has seen.
+/// Reads `Last-Event-ID`, the id of the last event the client received.
 pub(crate) fn last_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let Some(id) = headers.get("last-event-id") else { return Ok(None) };
     let id = id.to_str().ok().map(str::trim).filter(|id| id.len() <= TAG_DIGITS && is_number(id));
     let id = id.and_then(|id| id.parse().ok());
     id.map(Some)
-        .ok_or_else(|| Problem::bad("malformedId", "`Last-Event-ID` is the id of an event: a number."))
+        .ok_or_else(|| Problem::bad("malformedId", "`Last-Event-ID` must be the id of an event, a number."))
 }
 
-/// An event as it is sent.
+/// Formats an event as text.
 pub(crate) fn event(id: Option<u64>, name: &str, data: &impl Serialize) -> String {
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     format!("{id}event: {name}\ndata: {}\n\n", json!(data))
 }
 
-/// Events as they come. One that cannot be had ends the stream, and so does the end of the server.
+/// Streams events. An error or the shutdown of the server ends the stream.
 pub(crate) fn stream<E: Into<BoxError> + Send + 'static>(
     server: &Arc<Server>,
     events: impl Stream<Item = Result<String, E>> + Send + 'static,
 ) -> Reply {
     let (server, open) = (server.clone(), server.telemetry.requests().stream());
     let body = unfold(Some(Box::pin(events)), move |events| {
-        // It counts as open as long as somebody may read on.
+        // The stream counts as open until the client drops it.
         let (server, _) = (server.clone(), &open);
         async move {
             let mut events = events?;
@@ -66,21 +66,21 @@ pub(crate) fn stream<E: Into<BoxError> + Send + 'static>(
     Reply::stream(EVENTS, Body::from_stream(body))
 }
 
-/// What a watcher of a cell sees.
+/// Data of a `change` event of a cell.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Seen {
-    /// It has a value; `null` is one.
+    /// True if the cell has a value, which may be `null`.
     found: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<Value>,
-    /// The value that was seen before on the same stream.
+    /// The value of the previous event on this stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous: Option<Value>,
     revision: u64,
 }
 
-/// The value of a cell as it is now, and whenever it has changed; what was seen before is not shown again.
+/// Streams the current value of a cell and every change. Skips the first value if its revision is `last`.
 pub(crate) fn changes(
     server: &Arc<Server>,
     watched: impl Stream<Item = Result<Watched, DataError>> + Send + 'static,
@@ -88,7 +88,7 @@ pub(crate) fn changes(
 ) -> Reply {
     let shown = move |watched: Watched| {
         let Watched { value, previous, version } = watched;
-        // A value that has expired since is gone without another revision.
+        // An expired value disappears without a new revision, so that is sent even if the revision is known.
         let is_known = last.take() == Some(version) && value.is_some();
         let seen = Seen { found: value.is_some(), value, previous, revision: version };
         (!is_known).then(|| event(Some(version), "change", &seen))

@@ -1,4 +1,4 @@
-//! Slots that runs share, from outside of them: those of a root run and everything below it, and those of a workflow.
+//! Routes of shared slots: those of a workflow, and those of a root run and its descendants.
 
 use axum::http::StatusCode;
 use futures_util::StreamExt;
@@ -7,62 +7,62 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 use stepwell::core::{RunId, Timestamp};
-use stepwell::data::{Changes, Entry, List, Slot, SlotEvent, Watched};
+use stepwell::data::{Changes, KeyEntry, KeyList, Slot, SlotEvent, Watched};
 use stepwell::store::{CellOp, OpResult, Ttl, ValueType};
-use stepwell::{DataError, Done, Engine, Permission};
+use stepwell::{DataError, Engine, Idempotent, Permission};
 
-use super::call::{Call, Json, Nothing, Perhaps, Reads};
+use super::call::{Call, Json, Nothing, OptionalBody, Reads};
 use super::data::write_one;
 use super::reply::Reply;
 use super::route::{Route, delete, get, post, put};
-use super::runs::OfRun;
+use super::runs::RunPath;
 use super::shapes::{Id, Instant, Listing, Page};
 use super::sse::{self, EVENTS};
 use crate::routes::problem::Problem;
 
-/// Whose slots.
+/// Path parameter that selects the slots of a workflow.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfWorkflow {
-    /// The workflow's name.
+struct WorkflowPath {
+    /// Name of the workflow, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     workflow: String,
 }
 
-/// A slot that all runs of a workflow share.
+/// Path parameters that select a slot shared by all runs of a workflow.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfWorkflowSlot {
-    /// The workflow's name.
+struct WorkflowSlotPath {
+    /// Name of the workflow, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     workflow: String,
-    /// The slot's key.
+    /// Key of the slot, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     key: String,
 }
 
-/// A slot that a root run and everything below it share.
+/// Path parameters that select a slot shared by a root run and its descendants.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfExecutionSlot {
-    /// The run's id: the root's, or that of any run below it.
+struct ExecutionSlotPath {
+    /// Id of the root run or of any of its descendants, a UUID.
     #[schemars(with = "Id")]
     run: RunId,
-    /// The slot's key.
+    /// Key of the slot, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     key: String,
 }
 
-/// A path that leads to a slot.
-trait OfSlot: DeserializeOwned + JsonSchema + Send + Sync + 'static {
-    /// The slot.
+/// Path parameters that select a slot.
+trait SlotPath: DeserializeOwned + JsonSchema + Send + Sync + 'static {
+    /// Returns the slot, after a lookup of the root run if needed.
     fn slot(&self, engine: &Engine) -> impl Future<Output = Result<Slot<Value>, DataError>> + Send;
 
-    /// The slot's key.
+    /// Returns the key of the slot.
     fn key(&self) -> &str;
 }
 
-impl OfSlot for OfWorkflowSlot {
+impl SlotPath for WorkflowSlotPath {
     async fn slot(&self, engine: &Engine) -> Result<Slot<Value>, DataError> {
         Ok(engine.state().workflow(self.workflow.as_str(), &self.key))
     }
@@ -72,7 +72,7 @@ impl OfSlot for OfWorkflowSlot {
     }
 }
 
-impl OfSlot for OfExecutionSlot {
+impl SlotPath for ExecutionSlotPath {
     async fn slot(&self, engine: &Engine) -> Result<Slot<Value>, DataError> {
         let state = engine.state();
         Ok(state.execution(state.root_of(self.run).await?, &self.key))
@@ -83,168 +83,168 @@ impl OfSlot for OfExecutionSlot {
     }
 }
 
-/// Which slots.
+/// Filter and page of a listing of slots.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListSlots {
-    /// Whose key begins with this text, taken literally.
+    /// Lists only slots whose key starts with this text, without wildcards.
     #[schemars(length(max = 256))]
     prefix: Option<String>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
-impl From<ListSlots> for List {
+impl From<ListSlots> for KeyList {
     fn from(query: ListSlots) -> Self {
         let listing = Listing::of(query.limit, query.cursor);
         let prefix = query.prefix.unwrap_or_default();
-        List { prefix, limit: Some(listing.limit()), cursor: listing.cursor() }
+        KeyList { prefix, limit: Some(listing.limit()), cursor: listing.cursor() }
     }
 }
 
-/// A value that is set.
+/// Request to set the value of a slot.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SetSlot {
-    /// The value; `null` is one.
+    /// New value, any JSON value including `null`.
     value: Value,
 }
 
-/// What is added to a number.
+/// Request to add to the number in a slot.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct IncrementSlot {
-    /// How much; 1 unless this says otherwise.
+    /// Number to add; negative numbers subtract. Default: 1.
     #[schemars(with = "Option<f64>")]
     by: Option<Number>,
 }
 
-/// What is put into an object.
+/// Request to set fields of the object in a slot.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct MergeSlot {
-    /// Fields, in place of those of the same name.
+    /// Fields to set; they replace fields of the same name.
     fields: Map<String, Value>,
 }
 
-/// What is put at the end of a list.
+/// Request to append to the list in a slot.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct AppendSlot {
-    /// The item.
+    /// Item to append, any JSON value.
     item: Value,
 }
 
-/// A slot with its value.
+/// A slot and its value.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct SlotShown {
-    /// Its key.
+struct SlotView {
+    /// Key of the slot.
     key: String,
-    /// Its value.
+    /// Value of the slot, any JSON value.
     value: Value,
-    /// Counts every write, deletes included.
+    /// Revision of the slot. Every write increases it, including deletes.
     revision: u64,
-    /// When it was first written.
+    /// Time at which the slot was first written.
     #[schemars(with = "Instant")]
     created_at: Timestamp,
-    /// When it was last written.
+    /// Time at which the slot was last written.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
-    /// The run that first wrote it, if a run did.
+    /// Id of the run that first wrote the slot; absent if no run did.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     created_by_run: Option<RunId>,
 }
 
-/// What a write came to.
+/// Result of a write to a slot.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct SlotWritten {
-    /// The slot's revision now.
+    /// New revision of the slot.
     revision: u64,
-    /// It had no value before.
+    /// True if the slot had no value before.
     created: bool,
 }
 
-/// What an increment came to.
+/// Result of an increment.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct SlotIncremented {
-    /// The number now.
+    /// New number in the slot.
     #[schemars(with = "f64")]
     value: Value,
-    /// The slot's revision now.
+    /// New revision of the slot.
     revision: u64,
 }
 
-/// What was taken out of a list.
+/// Result of removing an item from a list.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct SlotItem {
-    /// There was an item; `null` may be one.
+    /// True if the list had an item, which may be `null`.
     found: bool,
-    /// The item.
+    /// The removed item; absent if the list was empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<Value>,
-    /// The slot's revision now.
+    /// New revision of the slot.
     revision: u64,
 }
 
-impl From<Entry> for SlotShown {
-    fn from(entry: Entry) -> Self {
-        let Entry { key, value, revision, created_at, updated_at, created_by_run, .. } = entry;
-        SlotShown { key, value, revision, created_at, updated_at, created_by_run }
+impl From<KeyEntry> for SlotView {
+    fn from(entry: KeyEntry) -> Self {
+        let KeyEntry { key, value, revision, created_at, updated_at, created_by_run, .. } = entry;
+        SlotView { key, value, revision, created_at, updated_at, created_by_run }
     }
 }
 
-/// The routes of a slot, whosever it is.
+/// Builds the routes of one kind of slot.
 macro_rules! of_slot {
     ($of:ty, $path:literal, $name:literal) => {{
         let (read, manage) = (Permission::Read, Permission::Manage);
         vec![
-            get($path, concat!("get", $name), read, "Gives a slot's value.")
-                .notes("`ETag` is its revision.")
-                .ok::<SlotShown>("The slot.")
+            get($path, concat!("get", $name), read, "Get the value of a slot.")
+                .notes("`ETag` is the slot's revision.")
+                .ok::<SlotView>("The slot.")
                 .to(show::<$of>),
-            put($path, concat!("set", $name), manage, "Gives a slot a value.")
-                .notes("`If-Match` names the revision that has to be the current one, `If-None-Match: *` asks that there be no value.")
+            put($path, concat!("set", $name), manage, "Set the value of a slot.")
+                .notes("`If-Match` requires the current revision; `If-None-Match: *` requires that the slot has no value.")
                 .keyed()
                 .checks_tag_or_new()
                 .gives::<SlotWritten>(StatusCode::CREATED, "The slot had no value before.")
                 .ok::<SlotWritten>("The slot had a value before.")
                 .to(set::<$of>),
-            delete($path, concat!("delete", $name), manage, "Takes a slot's value away.")
+            delete($path, concat!("delete", $name), manage, "Delete the value of a slot.")
                 .keyed()
                 .checks_tag()
-                .gives_nothing("It has no value now.")
+                .gives_nothing("The slot has no value any more.")
                 .to(remove::<$of>),
-            get(concat!($path, "/watch"), concat!("watch", $name), read, "Watches a slot: server-sent events, one per change.")
-                .notes("The first is the value as it is now. The id of an event is the revision; with `Last-Event-ID` what that one showed is not shown again. Values in between may be skipped.")
+            get(concat!($path, "/watch"), concat!("watch", $name), read, "Watch a slot: server-sent events, one per change.")
+                .notes("The first event has the current value. The id of an event is the revision. With `Last-Event-ID`, the current value is sent only if its revision differs. Intermediate values may be skipped.")
                 .gives_text(EVENTS, "Events `change`: `{found, value, previous, revision}`.")
                 .to(watch::<$of>),
-            post(concat!($path, "/increment"), concat!("increment", $name), manage, "Adds to a slot's number, or to 0.")
+            post(concat!($path, "/increment"), concat!("increment", $name), manage, "Add to the number in a slot, or to 0 if it has no value.")
                 .keyed()
-                .ok::<SlotIncremented>("The number now.")
+                .ok::<SlotIncremented>("The new number.")
                 .to(increment::<$of>),
-            post(concat!($path, "/merge"), concat!("merge", $name), manage, "Puts fields into a slot's object.")
+            post(concat!($path, "/merge"), concat!("merge", $name), manage, "Set fields of the object in a slot.")
                 .keyed()
-                .ok::<SlotWritten>("It is done.")
+                .ok::<SlotWritten>("The fields are set.")
                 .to(merge::<$of>),
-            post(concat!($path, "/append"), concat!("append", $name), manage, "Puts an item at the end of a slot's list.")
+            post(concat!($path, "/append"), concat!("append", $name), manage, "Append an item to the list in a slot.")
                 .keyed()
-                .ok::<SlotWritten>("It is done.")
+                .ok::<SlotWritten>("The item is appended.")
                 .to(append::<$of>),
-            post(concat!($path, "/removeFirst"), concat!("removeFirst", $name), manage, "Takes the first item of a slot's list.")
+            post(concat!($path, "/removeFirst"), concat!("removeFirst", $name), manage, "Remove the first item of the list in a slot.")
                 .keyed()
-                .ok::<SlotItem>("The item.")
+                .ok::<SlotItem>("The removed item, if there was one.")
                 .to(|call| removed::<$of>(call, CellOp::RemoveFirst)),
-            post(concat!($path, "/removeLast"), concat!("removeLast", $name), manage, "Takes the last item of a slot's list.")
+            post(concat!($path, "/removeLast"), concat!("removeLast", $name), manage, "Remove the last item of the list in a slot.")
                 .keyed()
-                .ok::<SlotItem>("The item.")
+                .ok::<SlotItem>("The removed item, if there was one.")
                 .to(|call| removed::<$of>(call, CellOp::RemoveLast)),
         ]
     }};
@@ -257,21 +257,21 @@ pub(super) fn routes() -> Vec<Route> {
             "/v1/state/workflow/{workflow}",
             "listWorkflowSlots",
             read,
-            "Lists the slots that all runs of a workflow share.",
+            "List the slots that all runs of a workflow share.",
         )
-        .ok::<Page<SlotShown>>("Slots with their values.")
+        .ok::<Page<SlotView>>("Slots with their values.")
         .to(list_of_workflow),
         get(
             "/v1/state/execution/{run}",
             "listExecutionSlots",
             read,
-            "Lists the slots that a root run and everything below it share.",
+            "List the slots that a root run and its descendants share.",
         )
-        .ok::<Page<SlotShown>>("Slots with their values.")
+        .ok::<Page<SlotView>>("Slots with their values.")
         .to(list_of_execution),
     ];
-    routes.extend(of_slot!(OfWorkflowSlot, "/v1/state/workflow/{workflow}/{key}", "WorkflowSlot"));
-    routes.extend(of_slot!(OfExecutionSlot, "/v1/state/execution/{run}/{key}", "ExecutionSlot"));
+    routes.extend(of_slot!(WorkflowSlotPath, "/v1/state/workflow/{workflow}/{key}", "WorkflowSlot"));
+    routes.extend(of_slot!(ExecutionSlotPath, "/v1/state/execution/{run}/{key}", "ExecutionSlot"));
     routes
 }
 
@@ -279,25 +279,25 @@ fn no_slot(key: &str) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "noSlot", format!("Slot `{key}` has no value."))
 }
 
-async fn list_of_workflow(call: Call<OfWorkflow, ListSlots>) -> Result<Reply, Problem> {
+async fn list_of_workflow(call: Call<WorkflowPath, ListSlots>) -> Result<Reply, Problem> {
     let state = call.engine().state();
     let page = state.list_workflow(call.path.workflow.as_str(), call.query.into()).await?;
-    Reply::ok(&Page::of(page, SlotShown::from))
+    Reply::ok(&Page::of(page, SlotView::from))
 }
 
-async fn list_of_execution(call: Call<OfRun, ListSlots>) -> Result<Reply, Problem> {
+async fn list_of_execution(call: Call<RunPath, ListSlots>) -> Result<Reply, Problem> {
     let state = call.engine().state();
     let page = state.list_execution(state.root_of(call.path.run).await?, call.query.into()).await?;
-    Reply::ok(&Page::of(page, SlotShown::from))
+    Reply::ok(&Page::of(page, SlotView::from))
 }
 
-async fn show<P: OfSlot>(call: Call<P>) -> Result<Reply, Problem> {
+async fn show<P: SlotPath>(call: Call<P>) -> Result<Reply, Problem> {
     let entry = call.path.slot(&call.engine()).await?.entry().await?;
-    let shown = SlotShown::from(entry.ok_or_else(|| no_slot(call.path.key()))?);
+    let shown = SlotView::from(entry.ok_or_else(|| no_slot(call.path.key()))?);
     Ok(Reply::ok(&shown)?.tagged(shown.revision))
 }
 
-async fn watch<P: OfSlot>(call: Call<P>) -> Result<Reply, Problem> {
+async fn watch<P: SlotPath>(call: Call<P>) -> Result<Reply, Problem> {
     let last = sse::last_id(&call.headers)?;
     let changes = call.path.slot(&call.engine()).await?.watch()?;
     let changes = changes.filter_map(async |event| match event {
@@ -308,56 +308,58 @@ async fn watch<P: OfSlot>(call: Call<P>) -> Result<Reply, Problem> {
     Ok(sse::changes(&call.server, changes, last))
 }
 
-/// Does something to a slot, once under the request's key.
-async fn apply<P: OfSlot, B: Reads + Sync>(
+/// Applies an operation to a slot, once per idempotency key.
+async fn apply<P: SlotPath, B: Reads + Sync>(
     call: &Call<P, Nothing, B>,
     op: CellOp,
     if_revision: Option<u64>,
-) -> Result<Done<OpResult>, Problem> {
+) -> Result<Idempotent<OpResult>, Problem> {
     let slot = call.path.slot(&call.engine()).await?;
     write_one(call, Changes::new().slot(&slot, op, if_revision)).await
 }
 
-async fn set<P: OfSlot>(call: Call<P, Nothing, Json<SetSlot>>) -> Result<Reply, Problem> {
+async fn set<P: SlotPath>(call: Call<P, Nothing, Json<SetSlot>>) -> Result<Reply, Problem> {
     let value = call.body.0.value.clone();
     let op = CellOp::Set { value, value_type: ValueType::Json, ttl: Ttl::Keep };
     let done = apply(&call, op, call.expected()?).await?;
-    written(if done.came_to.created { StatusCode::CREATED } else { StatusCode::OK }, &done)
+    written(if done.value.created { StatusCode::CREATED } else { StatusCode::OK }, &done)
 }
 
-async fn remove<P: OfSlot>(call: Call<P>) -> Result<Reply, Problem> {
+async fn remove<P: SlotPath>(call: Call<P>) -> Result<Reply, Problem> {
     let done = apply(&call, CellOp::Delete, call.seen()?).await?;
-    match done.came_to.existed {
+    match done.value.existed {
         true => Ok(Reply::nothing().replayed(!done.is_new)),
         false => Err(no_slot(call.path.key())),
     }
 }
 
-async fn increment<P: OfSlot>(call: Call<P, Nothing, Perhaps<IncrementSlot>>) -> Result<Reply, Problem> {
+async fn increment<P: SlotPath>(
+    call: Call<P, Nothing, OptionalBody<IncrementSlot>>,
+) -> Result<Reply, Problem> {
     let by = call.body.0.by.clone().unwrap_or_else(|| 1.into());
-    let Done { came_to: OpResult { revision, value, .. }, is_new } =
+    let Idempotent { value: OpResult { revision, value, .. }, is_new } =
         apply(&call, CellOp::Increment { by }, None).await?;
     let incremented = SlotIncremented { value: value.unwrap_or_default(), revision };
     Ok(Reply::ok(&incremented)?.tagged(revision).replayed(!is_new))
 }
 
-async fn merge<P: OfSlot>(call: Call<P, Nothing, Json<MergeSlot>>) -> Result<Reply, Problem> {
+async fn merge<P: SlotPath>(call: Call<P, Nothing, Json<MergeSlot>>) -> Result<Reply, Problem> {
     let fields = call.body.0.fields.clone();
     written(StatusCode::OK, &apply(&call, CellOp::Merge { fields }, None).await?)
 }
 
-async fn append<P: OfSlot>(call: Call<P, Nothing, Json<AppendSlot>>) -> Result<Reply, Problem> {
+async fn append<P: SlotPath>(call: Call<P, Nothing, Json<AppendSlot>>) -> Result<Reply, Problem> {
     let item = call.body.0.item.clone();
     written(StatusCode::OK, &apply(&call, CellOp::Append { item }, None).await?)
 }
 
-async fn removed<P: OfSlot>(call: Call<P>, op: CellOp) -> Result<Reply, Problem> {
-    let Done { came_to: OpResult { revision, value: item, .. }, is_new } = apply(&call, op, None).await?;
+async fn removed<P: SlotPath>(call: Call<P>, op: CellOp) -> Result<Reply, Problem> {
+    let Idempotent { value: OpResult { revision, value: item, .. }, is_new } = apply(&call, op, None).await?;
     let taken = SlotItem { found: item.is_some(), item, revision };
     Ok(Reply::ok(&taken)?.tagged(revision).replayed(!is_new))
 }
 
-fn written(status: StatusCode, done: &Done<OpResult>) -> Result<Reply, Problem> {
-    let OpResult { revision, created, .. } = done.came_to;
+fn written(status: StatusCode, done: &Idempotent<OpResult>) -> Result<Reply, Problem> {
+    let OpResult { revision, created, .. } = done.value;
     Ok(Reply::json(status, &SlotWritten { revision, created })?.tagged(revision).replayed(!done.is_new))
 }

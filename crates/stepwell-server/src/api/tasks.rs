@@ -1,4 +1,4 @@
-//! Tasks: what workers elsewhere are to do. A worker asks, is heard of while it works, and says what came of it.
+//! Tasks of remote workers: a worker polls for tasks, sends heartbeats while it works, and reports the outcome.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell::core::{Failure, Name, Timestamp};
-use stepwell::remote::{DEFAULT_LEASE, Finished, Poll, Task, TaskId, TaskRow, TaskState};
-use stepwell::{Done, Permission};
+use stepwell::remote::{DEFAULT_LEASE, Poll, Task, TaskId, TaskResult, TaskRow, TaskState};
+use stepwell::{Idempotent, Permission};
 
 use super::call::{Call, Json, Nothing};
 use super::reply::Reply;
@@ -16,11 +16,11 @@ use super::runs::wait_of;
 use super::shapes::{Id, Instant, Listing, Page, Span, span};
 use crate::routes::problem::Problem;
 
-/// Which task.
+/// Path parameter that selects a task.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfTask {
-    /// Its id: a run's id, a dot and a number.
+struct TaskPath {
+    /// Id of the task: the run's id, a dot and the activation.
     #[schemars(
         with = "String",
         regex(pattern = r"^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\.[0-9]{1,15}$")
@@ -28,82 +28,82 @@ struct OfTask {
     task: TaskId,
 }
 
-/// What a worker asks for.
+/// Request of a worker for tasks.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PollTasks {
-    /// The actions it does, the ones it prefers first.
+    /// Names of the actions that the worker runs, 1 to 100, in order of preference.
     #[schemars(length(min = 1, max = 100), inner(length(min = 1, max = 256)))]
     actions: Vec<String>,
-    /// What it calls itself, for people.
+    /// Name of the worker, for people; 1 to 200 characters.
     #[schemars(length(min = 1, max = 200))]
     worker: String,
-    /// How long a task is its own without a heartbeat: from `1s` to `1h`, and `30s` unless this says otherwise.
+    /// Duration of the lease without a heartbeat, `1s` to `1h`. Default: `30s`.
     #[schemars(with = "Option<Span>")]
     lease: Option<String>,
-    /// How many tasks it takes at most; 1 unless this says otherwise.
+    /// Maximum number of tasks to lease, 1 to 10. Default: 1.
     #[schemars(range(min = 1, max = 10))]
     max: Option<u8>,
 }
 
-/// How long to wait for something to do.
+/// Query parameter for waiting until there is a task.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Waiting {
-    /// Wait for a task for at most so long; not at all without this.
+    /// Maximum time to wait for a task. Limited by the server. Default: no wait.
     #[schemars(with = "Option<Span>")]
     wait: Option<String>,
 }
 
-/// What a worker is given.
+/// Tasks that a worker has leased.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TasksGiven {
-    /// The tasks; none if there was nothing to do.
-    tasks: Vec<TaskGiven>,
+struct LeasedTasks {
+    /// The leased tasks; empty if there were none.
+    tasks: Vec<LeasedTask>,
 }
 
-/// Something that a worker is to do.
+/// A task that a worker has leased.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TaskGiven {
-    /// Its id.
+struct LeasedTask {
+    /// Id of the task: the run's id, a dot and the activation.
     id: String,
-    /// What proves that it is the worker's: it goes with everything that is said of the task.
+    /// Fence of the lease. The worker sends it with every request about the task.
     fence: u64,
-    /// The action.
+    /// Name of the action to run.
     #[schemars(with = "String")]
     action: Name,
-    /// The action's input, with its secrets.
+    /// Input of the action, with secrets in plain text.
     input: Value,
-    /// The run.
+    /// Id of the run, a UUID.
     #[schemars(with = "Id")]
     run: stepwell::core::RunId,
-    /// The run's workflow.
+    /// Name of the run's workflow.
     #[schemars(with = "String")]
     workflow: Name,
-    /// The place, or step, that the run is in.
+    /// Name of the place or step that the task belongs to.
     #[schemars(with = "String")]
     place: Name,
-    /// The transition that the action completes.
+    /// Name of the transition that the action completes.
     #[schemars(with = "String")]
     transition: Name,
-    /// Which try this is, counted from 1.
+    /// Number of the attempt, counted from 1.
     attempt: u32,
-    /// A key for calls to the outside: every try has the same one.
+    /// Idempotency key for calls to other systems. It is the same in every attempt.
     idempotency_key: String,
-    /// When it is given to somebody else unless the worker is heard of.
+    /// Time at which the lease expires without a heartbeat. Another worker can then lease the task.
     #[schemars(with = "Instant")]
     lease_until: Timestamp,
-    /// When it has taken too long, however often the worker is heard of.
+    /// Time at which the task times out, regardless of heartbeats.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     deadline: Option<Timestamp>,
 }
 
-impl From<Task> for TaskGiven {
+impl From<Task> for LeasedTask {
     fn from(task: Task) -> Self {
-        TaskGiven {
+        LeasedTask {
             id: task.id.to_string(),
             fence: task.fence,
             action: task.action,
@@ -120,73 +120,73 @@ impl From<Task> for TaskGiven {
     }
 }
 
-/// Which tasks.
+/// Filter and page of a listing of tasks.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListTasks {
-    /// Of this action.
+    /// Lists only tasks of this action.
     #[schemars(length(min = 1, max = 256))]
     action: Option<String>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
 /// A task in a listing.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TaskShown {
-    /// Its id.
+struct TaskView {
+    /// Id of the task: the run's id, a dot and the activation.
     id: String,
-    /// The run.
+    /// Id of the run, a UUID.
     #[schemars(with = "Id")]
     run: stepwell::core::RunId,
-    /// The action.
+    /// Name of the action.
     #[schemars(with = "String")]
     action: Name,
-    /// Whether somebody has it.
+    /// State of the task: `waiting`, `leased` or `blocked`.
     state: State,
-    /// The place, or step, that the run is in.
+    /// Name of the place or step that the task belongs to.
     #[schemars(with = "String")]
     place: Name,
-    /// The transition that the action completes.
+    /// Name of the transition that the action completes.
     #[schemars(with = "String")]
     transition: Name,
-    /// Since when it is to be done.
+    /// Time at which the task was queued.
     #[schemars(with = "Instant")]
     since: Timestamp,
-    /// The worker that has it.
+    /// Name of the worker that holds the lease; absent while the task is not leased.
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<String>,
-    /// The fence under which it has it.
+    /// Fence of the lease; absent while the task is not leased.
     #[serde(skip_serializing_if = "Option::is_none")]
     fence: Option<u64>,
-    /// Since when it has it.
+    /// Time at which the task was leased; absent while it is not leased.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     leased_at: Option<Timestamp>,
 }
 
-/// Whether somebody has a task: it waits for a worker, a worker has it, or its run stands still.
+/// State of a task: waiting for a worker, leased by a worker, or blocked because its run cannot continue.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "TaskState")]
 enum State {
     Waiting,
     Leased,
-    Held,
+    Blocked,
 }
 
-impl From<TaskRow> for TaskShown {
+impl From<TaskRow> for TaskView {
     fn from(row: TaskRow) -> Self {
         let state = match row.state {
             TaskState::Waiting => State::Waiting,
             TaskState::Leased => State::Leased,
-            TaskState::Held => State::Held,
+            TaskState::Blocked => State::Blocked,
         };
-        TaskShown {
+        TaskView {
             id: row.id.to_string(),
             run: row.id.run,
             action: row.action,
@@ -201,79 +201,79 @@ impl From<TaskRow> for TaskShown {
     }
 }
 
-/// A worker is heard of.
+/// Heartbeat of a worker for a leased task.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct HeartbeatTask {
-    /// The fence that it was given the task with.
+    /// Fence of the worker's lease, from the poll.
     fence: u64,
-    /// How long the task is its own from now on; `30s` unless this says otherwise.
+    /// Duration of the renewed lease from now on, `1s` to `1h`. Default: `30s`.
     #[schemars(with = "Option<Span>")]
     lease: Option<String>,
-    /// How far it has come, for people.
+    /// Progress note for people, any JSON value.
     note: Option<Value>,
 }
 
-/// The task stays the worker's.
+/// Result of a heartbeat.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TaskKept {
-    /// Until when, unless it is heard of again.
+struct LeaseExtended {
+    /// Time at which the lease expires without another heartbeat.
     #[schemars(with = "Instant")]
     lease_until: Timestamp,
 }
 
-/// A task is done.
+/// Report that a task is completed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CompleteTask {
-    /// The fence that the worker was given the task with.
+    /// Fence of the worker's lease, from the poll.
     fence: u64,
-    /// What the action gives.
+    /// Output of the action, any JSON value. Default: `null`.
     #[serde(default)]
     output: Value,
 }
 
-/// A task has failed.
+/// Report that a task has failed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FailTask {
-    /// The fence that the worker was given the task with.
+    /// Fence of the worker's lease, from the poll.
     fence: u64,
-    /// Why.
+    /// Error of the attempt.
     error: TaskError,
-    /// Trying again is of no use.
+    /// True = a retry cannot succeed. Default: false.
     #[serde(default, rename = "final")]
     is_final: bool,
 }
 
-/// Why a task has failed.
+/// Error of a failed task.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct TaskError {
-    /// A stable word for the kind of failure, for `retryOn` and for programs.
+    /// Stable code of the failure, for `retryOn` and for programs; 1 to 100 characters.
     #[schemars(length(min = 1, max = 100))]
     code: String,
-    /// What happened, for a person.
+    /// Description of the failure, for people; at most 4,000 characters.
     #[schemars(length(max = 4000))]
     message: String,
 }
 
-/// A worker gives its task back.
+/// Request to release a task.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ReleaseTask {
-    /// The fence that it was given the task with.
+    /// Fence of the worker's lease, from the poll.
     fence: u64,
 }
 
-/// What a task has come to.
+/// Outcome of a task.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct TaskFinished {
-    /// Whether the run goes on with its result, or the try has failed.
+    /// `completed` = the run continues with the output; `failed` = the attempt failed.
     outcome: TaskOutcome,
-    /// Why it has failed: what the worker said, or what is wrong with its result.
+    /// Error of the attempt, from the worker or from the validation of the output; absent if completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Value>,
 }
@@ -288,27 +288,27 @@ enum TaskOutcome {
 pub(super) fn routes() -> Vec<Route> {
     let (view, worker) = (Permission::View, Needs::Worker);
     vec![
-        post("/v1/tasks/poll", "pollTasks", worker, "Gives a worker what there is for it to do.")
-            .notes("With `wait` it is answered as soon as there is something. A task is the worker's until its lease is over; heartbeats prolong it. Secrets are in its input as they are.")
-            .ok::<TasksGiven>("Tasks, or none.")
+        post("/v1/tasks/poll", "pollTasks", worker, "Poll for tasks as a worker.")
+            .notes("With `wait`, the response is sent as soon as there is a task. The worker owns a task until its lease expires; heartbeats renew the lease. The input contains secrets in plain text.")
+            .ok::<LeasedTasks>("Leased tasks; empty if there are none.")
             .to(poll),
-        get("/v1/tasks", "listTasks", view, "Lists what workers elsewhere are to do, and who has it.")
-            .ok::<Page<TaskShown>>("Tasks.")
+        get("/v1/tasks", "listTasks", view, "List the tasks of remote workers.")
+            .ok::<Page<TaskView>>("Tasks.")
             .to(list),
-        post("/v1/tasks/{task}/heartbeat", "heartbeatTask", worker, "Says that a worker is still at a task.")
-            .notes("409 `taskGone` = it is not the worker's any more: stop working on it.")
-            .ok::<TaskKept>("It stays the worker's.")
+        post("/v1/tasks/{task}/heartbeat", "heartbeatTask", worker, "Renew the lease of a task.")
+            .notes("A 409 `taskGone` means that the lease is no longer valid: stop working on the task.")
+            .ok::<LeaseExtended>("The lease is renewed.")
             .to(heartbeat),
-        post("/v1/tasks/{task}/complete", "completeTask", worker, "Says that a task is done.")
-            .notes("The same said twice is done once and answered as before. 409 `taskGone` = it is not the worker's any more, and nothing was changed.")
-            .ok::<TaskFinished>("The run goes on, or the result does not fit and the try has failed.")
+        post("/v1/tasks/{task}/complete", "completeTask", worker, "Complete a task.")
+            .notes("A repeated request has no further effect and gets the same response. A 409 `taskGone` means that the lease is no longer valid and nothing was changed.")
+            .ok::<TaskFinished>("The run continues, or the attempt has failed because the output is invalid.")
             .to(complete),
-        post("/v1/tasks/{task}/fail", "failTask", worker, "Says that a task has failed; it is tried again as its step says.")
-            .notes("409 `taskGone` = it is not the worker's any more, and nothing was changed.")
-            .ok::<TaskFinished>("The try has failed.")
+        post("/v1/tasks/{task}/fail", "failTask", worker, "Fail a task. The retry policy of its step applies.")
+            .notes("A 409 `taskGone` means that the lease is no longer valid and nothing was changed.")
+            .ok::<TaskFinished>("The attempt has failed.")
             .to(fail),
-        post("/v1/tasks/{task}/release", "releaseTask", worker, "Gives a task back, for another worker to do at once.")
-            .gives_nothing("It waits for a worker.")
+        post("/v1/tasks/{task}/release", "releaseTask", worker, "Release a task, so that another worker can lease it at once.")
+            .gives_nothing("The task waits for a worker.")
             .to(release),
     ]
 }
@@ -324,7 +324,7 @@ async fn poll(call: Call<Nothing, Waiting, Json<PollTasks>>) -> Result<Reply, Pr
     poll = wait.into_iter().fold(poll, Poll::wait);
     let _waits = wait.map(|_| server.telemetry.requests().wait());
     let tasks = engine.tasks().poll_until(poll, server.stopping()).await?;
-    Reply::ok(&TasksGiven { tasks: tasks.into_iter().map(TaskGiven::from).collect() })
+    Reply::ok(&LeasedTasks { tasks: tasks.into_iter().map(LeasedTask::from).collect() })
 }
 
 fn lease_of(text: Option<&str>) -> Result<Duration, Problem> {
@@ -336,38 +336,38 @@ async fn list(call: Call<Nothing, ListTasks>) -> Result<Reply, Problem> {
     let listing = Listing::of(*limit, cursor.clone());
     let action = action.as_deref().map(Name::from);
     let page = call.engine().tasks().list(action, listing.limit(), listing.cursor()).await?;
-    Reply::ok(&Page::of(page, TaskShown::from))
+    Reply::ok(&Page::of(page, TaskView::from))
 }
 
-async fn heartbeat(call: Call<OfTask, Nothing, Json<HeartbeatTask>>) -> Result<Reply, Problem> {
+async fn heartbeat(call: Call<TaskPath, Nothing, Json<HeartbeatTask>>) -> Result<Reply, Problem> {
     let (engine, task) = (call.engine(), call.path.task);
     let Json(HeartbeatTask { fence, lease, note }) = call.body;
     let lease = lease_of(lease.as_deref())?;
     let lease_until = engine.tasks().heartbeat(task, fence, lease, note).await?;
-    Reply::ok(&TaskKept { lease_until })
+    Reply::ok(&LeaseExtended { lease_until })
 }
 
-async fn complete(call: Call<OfTask, Nothing, Json<CompleteTask>>) -> Result<Reply, Problem> {
+async fn complete(call: Call<TaskPath, Nothing, Json<CompleteTask>>) -> Result<Reply, Problem> {
     let (engine, task) = (call.engine(), call.path.task);
     let Json(CompleteTask { fence, output }) = call.body;
     finished(engine.tasks().complete(task, fence, output).await?)
 }
 
-async fn fail(call: Call<OfTask, Nothing, Json<FailTask>>) -> Result<Reply, Problem> {
+async fn fail(call: Call<TaskPath, Nothing, Json<FailTask>>) -> Result<Reply, Problem> {
     let (engine, task) = (call.engine(), call.path.task);
     let Json(FailTask { fence, error, is_final }) = call.body;
     let failure = Failure { is_final, ..Failure::new(error.code, error.message) };
     finished(engine.tasks().fail(task, fence, failure).await?)
 }
 
-fn finished(done: Done<Finished>) -> Result<Reply, Problem> {
-    let outcome = if done.came_to.error.is_none() { TaskOutcome::Completed } else { TaskOutcome::Failed };
-    let error = done.came_to.error.map(serde_json::to_value).transpose();
+fn finished(done: Idempotent<TaskResult>) -> Result<Reply, Problem> {
+    let outcome = if done.value.error.is_none() { TaskOutcome::Completed } else { TaskOutcome::Failed };
+    let error = done.value.error.map(serde_json::to_value).transpose();
     let error = error.map_err(|error| Problem::internal(&error))?;
     Ok(Reply::ok(&TaskFinished { outcome, error })?.replayed(!done.is_new))
 }
 
-async fn release(call: Call<OfTask, Nothing, Json<ReleaseTask>>) -> Result<Reply, Problem> {
+async fn release(call: Call<TaskPath, Nothing, Json<ReleaseTask>>) -> Result<Reply, Problem> {
     let task = call.path.task;
     call.engine().tasks().release(task, call.body.0.fence).await?;
     Ok(Reply::nothing())

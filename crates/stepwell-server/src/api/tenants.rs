@@ -1,6 +1,7 @@
-//! Tenants: made, suspended, held to a pace and deleted by whoever administers the server.
+//! Routes of tenants: create, suspend, limit and delete them, as an administrator of the server.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -8,28 +9,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepwell::catalogue::CatalogueError;
 use stepwell::core::Timestamp;
-use stepwell::store::{Expect, HandleQuery, RecordQuery, RunQuery, Store, TenantId, TenantScope};
+use stepwell::store::{
+    BadRow, HandleQuery, Precondition, RecordQuery, RunQuery, Store, TenantId, TenantScope,
+};
 use stepwell::{Engine, EngineError};
 use uuid::Uuid;
 
 use super::apikeys::{ApiKey, CreateApiKey, made};
 use super::call::{Call, Json, Nothing};
 use super::quota::TenantQuota;
-use super::records::{Kept, Records};
+use super::records::{Kept, Records, Stored};
 use super::reply::Reply;
 use super::route::{Needs, Route, delete, get, post, put};
 use super::shapes::{Id, Instant as At, Listing, Page, named};
 use super::{Caller, Server};
 use crate::routes::problem::Problem;
 
-/// Whose cells tenants are, in the server's own tenant.
+/// Owner of the cells that store tenants, in the server's own tenant.
 const OWNER: &str = "stepwell.tenants";
-/// How long what tenants are called holds.
+/// Time for which the cached names of tenants are used.
 const NAMED_FOR: Duration = Duration::from_secs(5);
-/// Tenants that are read at a time.
+/// Number of tenants read per page.
 const PAGE: u32 = 1_000;
 
-/// A tenant as it is kept.
+/// The stored data of a tenant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -42,13 +45,14 @@ pub(super) struct Record {
     quota: TenantQuota,
 }
 
-/// What is known of tenants. One that nothing is known of is let in with its keys: they say enough.
+/// The tenants created on this server. A tenant without a record is admitted with valid API keys, because a key names
+/// its tenant.
 pub(crate) struct Tenants {
-    records: Records<Record>,
+    records: Arc<Records<Record>>,
     named: tokio::sync::Mutex<Option<Named>>,
 }
 
-/// Which tenants there were at a moment, by what they are called; `None` = more than one is called so.
+/// Cached tenants by name; `None` = several tenants have this name.
 struct Named {
     at: Instant,
     tenants: HashMap<String, Option<TenantId>>,
@@ -56,27 +60,54 @@ struct Named {
 
 impl Tenants {
     pub(crate) fn new(engine: Engine) -> Self {
-        Tenants { records: Records::new(engine, OWNER, "tenant"), named: tokio::sync::Mutex::default() }
+        let records = Arc::new(Records::new(engine, OWNER, "tenant"));
+        Tenants { records, named: tokio::sync::Mutex::default() }
     }
 
-    /// There is this tenant: it was made here, or it is the server's own.
+    /// Returns true if the tenant was created here or is the server's own.
     pub(crate) async fn known(&self, tenant: TenantId) -> Result<bool, Problem> {
-        let is_own = tenant == TenantScope::SINGLE;
-        Ok(is_own || self.records.known(TenantScope::single(), &tenant.to_string()).await?.is_some())
+        if tenant == TenantScope::SINGLE {
+            return Ok(true);
+        }
+        // A tenant whose record is unreadable was created too.
+        Ok(self.records.known_or_last(TenantScope::single(), &tenant.to_string()).await?.is_some())
     }
 
-    /// The tenant that is meant by an id or a name, if that is one; the server's own never is.
+    /// Returns the record of a tenant, or its last known value. All records are in the server's own tenant, whose
+    /// database node may be down while those of the other tenants work.
+    ///
+    /// An unreadable record counts as missing, so that the tenant is served with the server's limits: its API keys are
+    /// valid without a record. The doctor names the row.
+    async fn record(&self, tenant: TenantId) -> Result<Option<Record>, EngineError> {
+        let known = self.records.known_or_last(TenantScope::single(), &tenant.to_string()).await?;
+        Ok(match known {
+            Some(Stored::Readable(record)) => Some(record),
+            Some(Stored::Unreadable(_)) | None => None,
+        })
+    }
+
+    /// Looks up a tenant by id or name. Never returns the server's own tenant.
     pub(crate) async fn called(&self, said: &str) -> Result<Option<TenantId>, Problem> {
         if let Ok(id) = Uuid::try_parse(said) {
             let tenant = TenantId::new(id);
             return Ok((tenant != TenantScope::SINGLE && self.known(tenant).await?).then_some(tenant));
         }
-        // Whoever has it reads the names, the others wait for what comes of it.
+        // One request reads the names while it holds the lock; the others wait for its result.
         let mut named = self.named.lock().await;
         match named.as_ref().filter(|named| named.at.elapsed() < NAMED_FOR) {
             Some(named) => Ok(named.tenants.get(said).copied().flatten()),
             None => {
-                let tenants = self.names().await?;
+                let tenants = match (self.names().await, named.take()) {
+                    (Ok(tenants), _) => tenants,
+                    // The server's own tenant cannot be read. The names known last are used for some time again.
+                    (Err(problem), Some(last)) if problem.status == StatusCode::SERVICE_UNAVAILABLE => {
+                        last.tenants
+                    }
+                    (Err(problem), last) => {
+                        *named = last;
+                        return Err(problem);
+                    }
+                };
                 let found = tenants.get(said).copied().flatten();
                 *named = Some(Named { at: Instant::now(), tenants });
                 Ok(found)
@@ -88,6 +119,9 @@ impl Tenants {
         let (mut names, mut cursor) = (HashMap::new(), None);
         loop {
             let page = self.records.list(TenantScope::single(), PAGE, cursor).await?;
+            for row in &page.bad {
+                tracing::error!(%row, "a stored tenant is unreadable");
+            }
             for Kept { id, record, .. } in page.items {
                 let Ok(id) = Uuid::try_parse(&id) else { continue };
                 let tenant = Some(TenantId::new(id));
@@ -100,27 +134,31 @@ impl Tenants {
         }
     }
 
-    /// Lets a tenant in, unless it is suspended; gives its own rate, if it has one.
+    /// Returns the rows of tenants that cannot be read.
+    pub(crate) async fn unreadable(&self) -> Result<Vec<BadRow>, EngineError> {
+        self.records.unreadable(TenantScope::single()).await
+    }
+
+    /// Rejects a suspended tenant. Returns the tenant's own rate limit, if it has one.
     pub(crate) async fn admit(&self, tenant: TenantId) -> Result<Option<u32>, Problem> {
         if tenant == TenantScope::SINGLE {
             return Ok(None);
         }
-        match self.records.known(TenantScope::single(), &tenant.to_string()).await? {
+        match self.record(tenant).await? {
             Some(record) if record.suspended => {
-                let detail = "Your tenant is suspended: ask whoever runs the server.";
+                let detail = "Your tenant is suspended. Contact the administrator of the server.";
                 Err(Problem::new(StatusCode::FORBIDDEN, "tenantSuspended", detail))
             }
             record => Ok(record.and_then(|record| record.requests_per_second)),
         }
     }
 
-    /// What a tenant may have, where that is not what others may.
+    /// Returns the limits of a tenant that override the server's.
     pub(super) async fn quota(&self, tenant: TenantId) -> Result<TenantQuota, Problem> {
         if tenant == TenantScope::SINGLE {
             return Ok(TenantQuota::default());
         }
-        let known = self.records.known(TenantScope::single(), &tenant.to_string()).await?;
-        Ok(known.map(|record| record.quota).unwrap_or_default())
+        Ok(self.record(tenant).await?.map(|record| record.quota).unwrap_or_default())
     }
 
     async fn read(&self, tenant: Uuid) -> Result<Kept<Record>, Problem> {
@@ -130,131 +168,136 @@ impl Tenants {
         })
     }
 
+    /// Returns true if the tenant's record exists but cannot be read.
+    async fn is_unreadable(&self, tenant: Uuid) -> Result<bool, Problem> {
+        Ok(self.records.is_unreadable(TenantScope::single(), &tenant.to_string()).await?)
+    }
+
     async fn write(
         &self,
         tenant: Uuid,
         record: Option<&Record>,
-        expect: Expect,
+        expect: Precondition,
         by: &Caller,
     ) -> Result<u64, stepwell::DataError> {
         let by = by.actor().map(|actor| actor.id.as_str());
-        self.records.write(TenantScope::single(), &tenant.to_string(), record, expect, by).await
+        self.records.write(TenantScope::single(), &tenant.to_string(), record, expect, by, None).await
     }
 }
 
-/// Which tenant.
+/// Path parameter that selects a tenant.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfTenant {
-    /// The tenant's id.
+struct TenantPath {
+    /// Id of the tenant, a UUID.
     #[schemars(with = "Id")]
     tenant: Uuid,
 }
 
-/// A tenant that is to be there.
+/// Request to create a tenant.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CreateTenant {
-    /// What people call it.
+    /// Name of the tenant, 1 to 100 characters.
     #[schemars(length(min = 1, max = 100))]
     name: String,
-    /// The id it is to have; without this the server makes one.
+    /// Id of the new tenant, a UUID. Default: generated by the server.
     #[schemars(with = "Option<Id>")]
     id: Option<Uuid>,
-    /// Its first API key.
+    /// First API key of the tenant. Default: none is created.
     key: Option<CreateApiKey>,
 }
 
-/// What is to change of a tenant; what is not named stays.
+/// Request to change a tenant. Absent fields stay unchanged.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct UpdateTenant {
-    /// What people call it.
+    /// Name of the tenant, 1 to 100 characters.
     #[schemars(length(min = 1, max = 100))]
     name: Option<String>,
-    /// Nobody gets in with its keys. Its runs go on.
+    /// True = the tenant's credentials are rejected. Its runs continue.
     suspended: Option<bool>,
-    /// Requests per second that it may make on average; 0 = any number, `null` = as many as others.
+    /// Average number of requests per second; 0 = unlimited, `null` = the server's limit.
     #[serde(default, deserialize_with = "named")]
     #[schemars(with = "Option<u32>")]
     requests_per_second: Option<Option<u32>>,
-    /// How much it may have, in place of the quota before; what is not named is as for others.
+    /// Quota that replaces the previous one. Absent limits are the server's.
     quota: Option<TenantQuota>,
 }
 
-/// A tenant.
+/// A tenant of the server.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TenantShown {
-    /// Its id.
+struct TenantView {
+    /// Id of the tenant, a UUID.
     #[schemars(with = "Id")]
     id: String,
-    /// What people call it.
+    /// Name of the tenant.
     name: String,
-    /// Nobody gets in with its keys.
+    /// True if the tenant's credentials are rejected.
     suspended: bool,
-    /// Requests per second that it may make on average, if not as many as others; 0 = any number.
+    /// Average number of requests per second; 0 = unlimited. Absent = the server's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     requests_per_second: Option<u32>,
-    /// How much it may have, if not as much as others.
+    /// Quota of the tenant. Absent limits are the server's.
     quota: TenantQuota,
-    /// Counts its changes.
+    /// Revision of the tenant; every change increases it.
     revision: u64,
-    /// When it was made.
+    /// Time at which the tenant was created.
     #[schemars(with = "At")]
     created_at: Timestamp,
-    /// By whom.
+    /// Actor that created the tenant; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     created_by: Option<String>,
 }
 
-/// A tenant that was made.
+/// Result of creating a tenant.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TenantMade {
-    /// The tenant.
+struct TenantCreated {
+    /// Data of the new tenant.
     #[serde(flatten)]
-    tenant: TenantShown,
-    /// Its first API key, with its secret.
+    tenant: TenantView,
+    /// First API key of the tenant, with its secret; absent if none was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<ApiKey>,
 }
 
-impl From<Kept<Record>> for TenantShown {
+impl From<Kept<Record>> for TenantView {
     fn from(kept: Kept<Record>) -> Self {
         let Kept { id, revision, record } = kept;
         let Record { name, created_at, created_by, suspended, requests_per_second, quota } = record;
-        TenantShown { id, name, suspended, requests_per_second, quota, revision, created_at, created_by }
+        TenantView { id, name, suspended, requests_per_second, quota, revision, created_at, created_by }
     }
 }
 
 pub(super) fn routes() -> Vec<Route> {
     let host = Needs::Host;
     vec![
-        get("/v1/tenants", "listTenants", host, "Lists the tenants that were made here.")
-            .ok::<Page<TenantShown>>("The tenants.")
+        get("/v1/tenants", "listTenants", host, "List the tenants of the server.")
+            .ok::<Page<TenantView>>("The tenants.")
             .to(list),
-        post("/v1/tenants", "createTenant", host, "Makes a tenant, and its first API key if asked.")
-            .notes("The key is in the answer, and only there: it is stored as a hash.")
-            .gives::<TenantMade>(StatusCode::CREATED, "The tenant.")
-            .leads("/v1/tenants/{tenant}", "tenant", "/id")
+        post("/v1/tenants", "createTenant", host, "Create a tenant and, if requested, its first API key.")
+            .notes("Only this response contains the key: the server stores its hash.")
+            .gives::<TenantCreated>(StatusCode::CREATED, "The tenant.")
+            .links_to("/v1/tenants/{tenant}", "tenant", "/id")
             .to(create),
-        get("/v1/tenants/{tenant}", "showTenant", host, "Shows a tenant.")
-            .notes("`ETag` is its revision.")
-            .ok::<TenantShown>("The tenant.")
+        get("/v1/tenants/{tenant}", "showTenant", host, "Show a tenant.")
+            .notes("`ETag` is the tenant's revision.")
+            .ok::<TenantView>("The tenant.")
             .to(show),
-        put("/v1/tenants/{tenant}", "updateTenant", host, "Changes what a tenant is called, whether it gets in, how often it may ask and how much it may have.")
-            .notes("What is not named stays as it is. In other processes it holds two seconds later. Runs of a suspended tenant go on, and links to them lead there.")
+        put("/v1/tenants/{tenant}", "updateTenant", host, "Change the name, the suspension, the rate limit or the quota of a tenant.")
+            .notes("Absent fields stay unchanged. A record that cannot be read is replaced; this requires `name`. Other processes apply the change within two seconds. Runs of a suspended tenant continue, and their answer links stay valid.")
             .checks_tag()
-            .ok::<TenantShown>("The tenant.")
+            .ok::<TenantView>("The tenant.")
             .to(update),
-        delete("/v1/tenants/{tenant}", "deleteTenant", host, "Deletes a tenant that has nothing any more.")
-            .notes("Refused while it has API keys, workflows that can be started, runs, handles, keys with a value or links. Its audit trail stays.")
+        delete("/v1/tenants/{tenant}", "deleteTenant", host, "Delete an empty tenant.")
+            .notes("Refused while the tenant has API keys, workflows that can be started, runs, handles, keys with a value or links. Its audit trail stays.")
             .checks_tag()
-            .gives_nothing("It is gone.")
+            .gives_nothing("The tenant is deleted.")
             .to(remove),
-        post("/v1/tenants/{tenant}/apikeys", "createTenantApiKey", host, "Makes an API key of a tenant.")
-            .notes("The key is in the answer, and only there: it is stored as a hash.")
+        post("/v1/tenants/{tenant}/apikeys", "createTenantApiKey", host, "Create an API key of a tenant.")
+            .notes("Only this response contains the key: the server stores its hash.")
             .gives::<ApiKey>(StatusCode::CREATED, "The key, with its secret.")
             .to(create_key),
     ]
@@ -263,7 +306,7 @@ pub(super) fn routes() -> Vec<Route> {
 async fn list(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
     let (limit, cursor) = (call.query.limit(), call.query.cursor());
     let page = call.server.tenants.records.list(TenantScope::single(), limit, cursor).await?;
-    Reply::ok(&Page::of(page, TenantShown::from))
+    Reply::ok(&Page::of(page, TenantView::from))
 }
 
 async fn create(call: Call<Nothing, Nothing, Json<CreateTenant>>) -> Result<Reply, Problem> {
@@ -278,13 +321,13 @@ async fn create(call: Call<Nothing, Nothing, Json<CreateTenant>>) -> Result<Repl
         quota: TenantQuota::default(),
     };
     let taken = || {
-        let detail = format!("There is a tenant {tenant} already.");
+        let detail = format!("A tenant {tenant} already exists.");
         Problem::new(StatusCode::CONFLICT, "exists", detail)
     };
     if TenantId::new(tenant) == TenantScope::SINGLE {
         return Err(taken());
     }
-    let written = call.server.tenants.write(tenant, Some(&record), Expect::Absent, &call.caller).await;
+    let written = call.server.tenants.write(tenant, Some(&record), Precondition::Absent, &call.caller).await;
     let revision = written.map_err(|error| match error {
         stepwell::DataError::Conflict { .. } => taken(),
         other => other.into(),
@@ -293,53 +336,81 @@ async fn create(call: Call<Nothing, Nothing, Json<CreateTenant>>) -> Result<Repl
         Some(asked) => Some(made(&call.server, scope_of(tenant), asked, &call.caller).await?),
         None => None,
     };
-    let tenant = TenantShown::from(Kept { id: tenant.to_string(), revision, record });
+    let tenant = TenantView::from(Kept { id: tenant.to_string(), revision, record });
     let path = format!("/v1/tenants/{}", tenant.id);
-    Ok(Reply::json(StatusCode::CREATED, &TenantMade { tenant, key })?.tagged(revision).at(&path))
+    Ok(Reply::json(StatusCode::CREATED, &TenantCreated { tenant, key })?.tagged(revision).at(&path))
 }
 
 fn scope_of(tenant: Uuid) -> TenantScope {
-    TenantScope::vouched(TenantId::new(tenant))
+    TenantScope::trusted(TenantId::new(tenant))
 }
 
 fn shown(kept: Kept<Record>) -> Result<Reply, Problem> {
-    let tenant = TenantShown::from(kept);
+    let tenant = TenantView::from(kept);
     Ok(Reply::ok(&tenant)?.tagged(tenant.revision))
 }
 
-async fn show(call: Call<OfTenant>) -> Result<Reply, Problem> {
+async fn show(call: Call<TenantPath>) -> Result<Reply, Problem> {
     shown(call.server.tenants.read(call.path.tenant).await?)
 }
 
-async fn update(call: Call<OfTenant, Nothing, Json<UpdateTenant>>) -> Result<Reply, Problem> {
+async fn update(call: Call<TenantPath, Nothing, Json<UpdateTenant>>) -> Result<Reply, Problem> {
     let tenants = &call.server.tenants;
-    let mut kept = tenants.read(call.path.tenant).await?;
     let Json(UpdateTenant { name, suspended, requests_per_second, quota }) = &call.body;
+    let (mut kept, is_lost) = match tenants.is_unreadable(call.path.tenant).await? {
+        false => (tenants.read(call.path.tenant).await?, false),
+        true => (replacement(&call)?, true),
+    };
     let record = &mut kept.record;
     record.name = name.clone().unwrap_or_else(|| record.name.clone());
     record.suspended = suspended.unwrap_or(record.suspended);
     record.requests_per_second = requests_per_second.unwrap_or(record.requests_per_second);
     record.quota = quota.unwrap_or(record.quota);
-    let expect = Expect::Live(call.seen()?.unwrap_or(kept.revision));
+    let expect = match call.seen()? {
+        None if is_lost => Precondition::Anything,
+        seen => Precondition::Live(seen.unwrap_or(kept.revision)),
+    };
     kept.revision = tenants.write(call.path.tenant, Some(record), expect, &call.caller).await?;
     shown(kept)
 }
 
-async fn remove(call: Call<OfTenant>) -> Result<Reply, Problem> {
+/// Creates the record that replaces an unreadable one. Only the name has no default.
+fn replacement(call: &Call<TenantPath, Nothing, Json<UpdateTenant>>) -> Result<Kept<Record>, Problem> {
+    let Some(name) = call.body.0.name.clone() else {
+        let detail = format!(
+            "The record of tenant {} is unreadable: send all its fields, with `name`, to replace it.",
+            call.path.tenant
+        );
+        return Err(Problem::new(StatusCode::CONFLICT, "unreadable", detail));
+    };
+    let record = Record {
+        name,
+        created_at: call.server.engine.now(),
+        created_by: call.caller.actor().map(|actor| actor.id.clone()),
+        suspended: false,
+        requests_per_second: None,
+        quota: TenantQuota::default(),
+    };
+    Ok(Kept { id: call.path.tenant.to_string(), revision: 0, record })
+}
+
+async fn remove(call: Call<TenantPath>) -> Result<Reply, Problem> {
     let tenants = &call.server.tenants;
-    let kept = tenants.read(call.path.tenant).await?;
+    let known = match tenants.is_unreadable(call.path.tenant).await? {
+        false => Precondition::Live(tenants.read(call.path.tenant).await?.revision),
+        true => Precondition::Anything,
+    };
     let has = contents(&call.server, scope_of(call.path.tenant)).await?;
     if !has.is_empty() {
-        let detail =
-            format!("Tenant {} still has {}: take them away first.", call.path.tenant, has.join(", "));
+        let detail = format!("Tenant {} still has {}: delete them first.", call.path.tenant, has.join(", "));
         return Err(Problem::new(StatusCode::CONFLICT, "notEmpty", detail).param("has", has));
     }
-    let expect = Expect::Live(call.seen()?.unwrap_or(kept.revision));
+    let expect = call.seen()?.map_or(known, Precondition::Live);
     tenants.write(call.path.tenant, None, expect, &call.caller).await?;
     Ok(Reply::nothing())
 }
 
-/// What a tenant has that somebody could still use.
+/// Returns the kinds of objects that the tenant still has.
 async fn contents(server: &Server, scope: TenantScope) -> Result<Vec<&'static str>, Problem> {
     let engine = server.engine.for_tenant(scope);
     let handles = RecordQuery::Handles(HandleQuery { limit: 1, ..HandleQuery::default() });
@@ -349,7 +420,7 @@ async fn contents(server: &Server, scope: TenantScope) -> Result<Vec<&'static st
     })?;
     let has = [
         ("API keys", !server.keys.list(scope, 1, None).await?.items.is_empty()),
-        ("workflows that can be started", !active.is_empty()),
+        ("workflows that can be started", !active.items.is_empty() || !active.bad.is_empty()),
         ("runs", !engine.runs(RunQuery { limit: 1, ..RunQuery::default() }).await?.items.is_empty()),
         ("handles", !engine.store().records(scope, handles).await?.items.is_empty()),
         ("keys with a value", !engine.kv_namespaces(Some(1), None).await?.items.is_empty()),
@@ -358,7 +429,7 @@ async fn contents(server: &Server, scope: TenantScope) -> Result<Vec<&'static st
     Ok(has.into_iter().filter(|(_, is_there)| *is_there).map(|(what, _)| what).collect())
 }
 
-async fn create_key(call: Call<OfTenant, Nothing, Json<CreateApiKey>>) -> Result<Reply, Problem> {
+async fn create_key(call: Call<TenantPath, Nothing, Json<CreateApiKey>>) -> Result<Reply, Problem> {
     call.server.tenants.read(call.path.tenant).await?;
     let key = made(&call.server, scope_of(call.path.tenant), &call.body.0, &call.caller).await?;
     Reply::json(StatusCode::CREATED, &key)

@@ -1,4 +1,4 @@
-//! What a request is known by: its id and the trace it is part of.
+//! The id of a request and its trace context (W3C Trace Context).
 
 use axum::http::HeaderMap;
 use axum::http::header::{HeaderName, HeaderValue};
@@ -6,22 +6,22 @@ use uuid::Uuid;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// Characters that a request's id has at most.
+/// Maximum length of a request id, in characters.
 const ID_CHARS: usize = 255;
 
-/// What a request is known by.
+/// Request id and trace context of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace {
     request: String,
     trace: String,
     span: String,
     flags: String,
-    /// The caller's span and flags.
+    /// Span and flags of the caller; `None` without a `traceparent`.
     caller: Option<(String, u8)>,
 }
 
 impl Trace {
-    /// What the request says of itself; what it does not say is made up.
+    /// Reads the ids from the headers and generates those that are missing.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let fresh = Uuid::now_v7();
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
@@ -38,43 +38,43 @@ impl Trace {
         Trace { request, trace, span, flags, caller }
     }
 
-    /// Whether the caller writes its trace down; nothing if there is none.
+    /// Returns the caller's sampling decision; `None` if the request has no `traceparent`.
     pub(crate) fn is_sampled_by_caller(&self) -> Option<bool> {
         self.caller.as_ref().map(|(_, flags)| flags & 1 == 1)
     }
 
-    /// It is written down here, or is not.
+    /// Sets the sampled flag for the response.
     pub(crate) fn sampled(mut self, is_sampled: bool) -> Self {
         self.flags = format!("{:02x}", u8::from(is_sampled));
         self
     }
 
-    /// The trace's id as the number that it is.
+    /// Returns the trace id as a UUID.
     pub(crate) fn uuid(&self) -> Option<Uuid> {
         self.trace.parse().ok()
     }
 
-    /// The number of the request's own span.
+    /// Returns the id of this request's span as a number.
     pub(crate) fn span_number(&self) -> Option<u64> {
         u64::from_str_radix(&self.span, 16).ok()
     }
 
-    /// The number of the caller's span.
+    /// Returns the id of the caller's span as a number; `None` without a `traceparent`.
     pub(crate) fn parent_number(&self) -> Option<u64> {
         self.caller.as_ref().and_then(|(span, _)| u64::from_str_radix(span, 16).ok())
     }
 
-    /// The trace's id.
+    /// Returns the trace id, 32 hexadecimal digits.
     pub(crate) fn id(&self) -> &str {
         &self.trace
     }
 
-    /// The request's id.
+    /// Returns the request id, from the header or generated.
     pub(crate) fn request(&self) -> &str {
         &self.request
     }
 
-    /// Tells whoever asked.
+    /// Adds the request id and `traceparent` to the response headers.
     pub(crate) fn mark(&self, headers: &mut HeaderMap) {
         let parent = format!("00-{}-{}-{}", self.trace, self.span, self.flags);
         for (name, value) in [(REQUEST_ID, &self.request), (TRACEPARENT, &parent)] {
@@ -85,7 +85,7 @@ impl Trace {
     }
 }
 
-/// The trace, the span and the flags of a `traceparent`, if it is one (W3C Trace Context).
+/// Parses a `traceparent` into trace id, span id and flags. Returns `None` if it is invalid.
 fn parent(text: &str) -> Option<(String, String, String)> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -104,13 +104,13 @@ mod tests {
     use super::parent;
 
     #[test]
-    fn only_a_whole_traceparent_counts() {
+    fn invalid_traceparent_is_ignored() {
         let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
         assert_eq!(
             parent(&format!("00-{trace}-{span}-01")),
             Some((trace.to_owned(), span.to_owned(), "01".to_owned()))
         );
-        // A later version may have more behind it.
+        // A later version may have further fields.
         assert!(parent(&format!("01-{trace}-{span}-01-more")).is_some());
         let zero = "0".repeat(32);
         for wrong in [

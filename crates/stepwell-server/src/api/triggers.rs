@@ -1,10 +1,10 @@
-//! Triggers: what starts workflows by itself, and why something did not start.
+//! Routes of triggers: list them, and list the events that each one received with their outcome.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stepwell::Permission;
-use stepwell::core::spec::{OnEvent, OnSchedule, OnWebhook, StartOn, Starter};
+use stepwell::core::spec::{OnEvent, OnSchedule, OnWebhook, Trigger, TriggerKind};
 use stepwell::core::{Definition, Name, RunId, Timestamp};
 use stepwell::events::{Fired, TriggerEntry, TriggerLog};
 
@@ -14,42 +14,42 @@ use super::route::{Route, get};
 use super::shapes::{Id, Instant, Listing, Page};
 use crate::routes::problem::Problem;
 
-/// A trigger.
+/// Path parameters that select a trigger.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfTrigger {
-    /// The workflow.
+struct TriggerPath {
+    /// Name of the workflow, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     workflow: String,
-    /// Its trigger.
+    /// Name of the trigger within the workflow, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     trigger: String,
 }
 
-/// Which entries of a trigger's log.
+/// Filter and page of a trigger's log.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListLog {
-    /// Only with this outcome.
+    /// Lists only events with this outcome.
     outcome: Option<TriggerResult>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// What can come of an event at a trigger.
+/// Outcome of an event at a trigger.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 enum TriggerResult {
-    /// A run was started.
+    /// The event started a run.
     Started,
-    /// A run that another event has started is there for the same key.
+    /// Another event with the same correlation key had started a run.
     Deduplicated,
-    /// Its filter said no.
+    /// The trigger's filter rejected the event.
     Filtered,
-    /// No run could be started.
+    /// The start of a run failed.
     Refused,
 }
 
@@ -64,82 +64,76 @@ impl TriggerResult {
     }
 }
 
-/// What came of an event at a trigger.
+/// Outcome of an event at a trigger, with the reason.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct CameTo {
-    /// What.
+pub(super) struct FiringOutcome {
+    /// Outcome of the event: `started`, `deduplicated`, `filtered` or `refused`.
     outcome: TriggerResult,
-    /// The run that was started, now or before.
+    /// Id of the run that this event or an earlier one started; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     run: Option<RunId>,
-    /// The filter that said no.
+    /// Filter expression that rejected the event; absent for other outcomes.
     #[serde(skip_serializing_if = "Option::is_none")]
     filter: Option<String>,
-    /// What the filter read of the event.
+    /// Values that the filter read, by expression; absent for other outcomes.
     #[serde(skip_serializing_if = "Option::is_none")]
     values: Option<Map<String, Value>>,
-    /// Why no run could be started, or what the filter could not be told for.
+    /// Error of the start or of the filter; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-impl From<Fired> for CameTo {
+impl From<Fired> for FiringOutcome {
     fn from(fired: Fired) -> Self {
-        let plain = |outcome| CameTo { outcome, run: None, filter: None, values: None, error: None };
+        let plain = |outcome| FiringOutcome { outcome, run: None, filter: None, values: None, error: None };
         match fired {
-            Fired::Started { run } => CameTo { run: Some(run), ..plain(TriggerResult::Started) },
-            Fired::Deduplicated { run } => CameTo { run: Some(run), ..plain(TriggerResult::Deduplicated) },
+            Fired::Started { run } => FiringOutcome { run: Some(run), ..plain(TriggerResult::Started) },
+            Fired::Deduplicated { run } => {
+                FiringOutcome { run: Some(run), ..plain(TriggerResult::Deduplicated) }
+            }
             Fired::Filtered(why) => {
                 let (filter, values) = (Some(why.filter), Some(why.values));
-                CameTo { filter, values, error: why.error, ..plain(TriggerResult::Filtered) }
+                FiringOutcome { filter, values, error: why.error, ..plain(TriggerResult::Filtered) }
             }
-            Fired::Refused { error } => CameTo { error: Some(error), ..plain(TriggerResult::Refused) },
+            Fired::Refused { error } => FiringOutcome { error: Some(error), ..plain(TriggerResult::Refused) },
         }
     }
 }
 
-/// An event that a trigger has heard of.
+/// An event that a trigger received, with its outcome.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct TriggerLogEntry {
-    /// The event.
+    /// Id of the event, a UUID.
     #[schemars(with = "Id")]
     event: RunId,
-    /// Its source.
+    /// Source of the event.
     source: String,
-    /// Its id there.
+    /// Id of the event at its source.
     id: String,
-    /// Its name.
+    /// Name of the event.
     #[schemars(with = "String")]
     name: Name,
-    /// When it was accepted.
+    /// Time at which the event was accepted.
     #[schemars(with = "Instant")]
     accepted_at: Timestamp,
-    /// How often it came again, and was not accepted.
+    /// Number of duplicates that were received and ignored.
     duplicates: u64,
-    /// What came of it.
+    /// Outcome of the event at the trigger.
     #[serde(flatten)]
-    came_to: CameTo,
+    result: FiringOutcome,
 }
 
 impl From<TriggerEntry> for TriggerLogEntry {
     fn from(entry: TriggerEntry) -> Self {
-        let TriggerEntry { event, source, id, name, accepted, duplicates, came_to } = entry;
-        TriggerLogEntry {
-            event,
-            source,
-            id,
-            name,
-            accepted_at: accepted,
-            duplicates,
-            came_to: came_to.into(),
-        }
+        let TriggerEntry { event, source, id, name, accepted, duplicates, result } = entry;
+        TriggerLogEntry { event, source, id, name, accepted_at: accepted, duplicates, result: result.into() }
     }
 }
 
-/// What starts a workflow.
+/// Type of a trigger.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 enum TriggerType {
@@ -149,51 +143,51 @@ enum TriggerType {
     Webhook,
 }
 
-/// One way in which a workflow is started.
+/// A trigger of a workflow.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TriggerShown {
-    /// The workflow.
+struct TriggerView {
+    /// Name of the workflow.
     #[schemars(with = "String")]
     workflow: Name,
-    /// The version of the workflow.
+    /// Number of the workflow version.
     version: u32,
-    /// Its name among those of the workflow.
+    /// Name of the trigger within the workflow.
     #[schemars(with = "String")]
     trigger: Name,
-    /// What starts it.
+    /// Type of the trigger: `manual`, `event`, `schedule` or `webhook`.
     #[serde(rename = "type")]
     kind: TriggerType,
-    /// The event's name.
+    /// Name of the event; only for type `event`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     event_name: Option<Name>,
-    /// Only an event or a call for which this is true.
+    /// Expression that an event or a call must satisfy; absent = all do.
     #[serde(skip_serializing_if = "Option::is_none")]
     filter: Option<String>,
-    /// Events or calls for which this is the same start one run.
+    /// Expression for the correlation key. Events or calls with the same key start one run.
     #[serde(skip_serializing_if = "Option::is_none")]
     correlation: Option<String>,
-    /// When, as a cron pattern.
+    /// Cron pattern; only for type `schedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     cron: Option<String>,
-    /// The time zone of the pattern.
+    /// Time zone of the cron pattern; only for type `schedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     time_zone: Option<String>,
-    /// Where it is called, below `/hooks/{tenant}/`.
+    /// Path of the webhook below `/hooks/{tenant}/`; only for type `webhook`.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
-    /// Calls have to be signed.
+    /// True if calls must be signed; only for type `webhook`.
     #[serde(skip_serializing_if = "Option::is_none")]
     signed: Option<bool>,
 }
 
-impl TriggerShown {
-    fn of(definition: &Definition, starter: &Starter) -> Self {
-        let plain = |kind| TriggerShown {
+impl TriggerView {
+    fn of(definition: &Definition, trigger: &Trigger) -> Self {
+        let plain = |kind| TriggerView {
             workflow: definition.name().clone(),
             version: definition.version(),
-            trigger: starter.id.clone(),
+            trigger: trigger.id.clone(),
             kind,
             event_name: None,
             filter: None,
@@ -203,19 +197,19 @@ impl TriggerShown {
             path: None,
             signed: None,
         };
-        match starter.on.clone() {
-            StartOn::Manual {} => plain(TriggerType::Manual),
-            StartOn::Event(OnEvent { event_name, filter, correlation }) => {
+        match trigger.on.clone() {
+            TriggerKind::Manual {} => plain(TriggerType::Manual),
+            TriggerKind::Event(OnEvent { event_name, filter, correlation }) => {
                 let event_name = Some(event_name);
-                TriggerShown { event_name, filter, correlation, ..plain(TriggerType::Event) }
+                TriggerView { event_name, filter, correlation, ..plain(TriggerType::Event) }
             }
-            StartOn::Schedule(OnSchedule { cron, timezone, .. }) => {
+            TriggerKind::Schedule(OnSchedule { cron, timezone, .. }) => {
                 let time_zone = timezone.or_else(|| Some("UTC".to_owned()));
-                TriggerShown { cron: Some(cron), time_zone, ..plain(TriggerType::Schedule) }
+                TriggerView { cron: Some(cron), time_zone, ..plain(TriggerType::Schedule) }
             }
-            StartOn::Webhook(OnWebhook { path, secret, filter, correlation, .. }) => {
+            TriggerKind::Webhook(OnWebhook { path, secret, filter, correlation, .. }) => {
                 let (path, signed) = (Some(path), Some(secret.is_some()));
-                TriggerShown { path, signed, filter, correlation, ..plain(TriggerType::Webhook) }
+                TriggerView { path, signed, filter, correlation, ..plain(TriggerType::Webhook) }
             }
         }
     }
@@ -224,31 +218,32 @@ impl TriggerShown {
 pub(super) fn routes() -> Vec<Route> {
     let view = Permission::View;
     vec![
-        get("/v1/triggers", "listTriggers", view, "Lists what starts workflows by itself.")
-            .ok::<Page<TriggerShown>>("The triggers of all workflows that can be started.")
+        get("/v1/triggers", "listTriggers", view, "List the triggers of workflows.")
+            .ok::<Page<TriggerView>>("The triggers of all workflows that can be started.")
             .to(list),
         get(
             "/v1/triggers/{workflow}/{trigger}/log",
             "listTriggerLog",
             view,
-            "Lists the events that a trigger has heard of, newest first, with what came of each.",
+            "List the events that a trigger received, newest first, with their outcome.",
         )
-        .ok::<Page<TriggerLogEntry>>("Events, and why they did or did not start a run.")
+        .ok::<Page<TriggerLogEntry>>("Events, each with the reason why it started a run or not.")
         .to(log),
     ]
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
-    let mut items = Vec::new();
-    for definition in call.engine().triggered().await? {
-        let shown = |starter: &Starter| TriggerShown::of(&definition, starter);
-        items.extend(definition.starters().iter().map(shown));
-    }
-    Reply::ok(&Page::only(items))
+    let triggered = call.engine().triggered().await?;
+    let shown = |definition: &Definition| {
+        let view = |trigger: &Trigger| TriggerView::of(definition, trigger);
+        definition.triggers().iter().map(view).collect::<Vec<_>>()
+    };
+    let page = triggered.over(|definitions| definitions.iter().flat_map(shown).collect());
+    Reply::ok(&Page::of(page, |view| view))
 }
 
-async fn log(call: Call<OfTrigger, ListLog>) -> Result<Reply, Problem> {
-    let OfTrigger { workflow, trigger } = &call.path;
+async fn log(call: Call<TriggerPath, ListLog>) -> Result<Reply, Problem> {
+    let TriggerPath { workflow, trigger } = &call.path;
     let listing = Listing::of(call.query.limit, call.query.cursor.clone());
     let outcome = call.query.outcome.map(|outcome| outcome.as_str().to_owned());
     let query = TriggerLog { outcome, limit: listing.limit(), cursor: listing.cursor() };

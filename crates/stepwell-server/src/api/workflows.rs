@@ -1,13 +1,13 @@
-//! Workflows: what a tenant's catalogue has, and which version of each new runs get.
+//! Routes of a tenant's workflows: list, show, activate, deactivate, archive and restore them.
 
 mod draft;
 mod version;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use stepwell::catalogue::{Activated, Listed};
+use stepwell::catalogue::{Activated, WorkflowSummary};
 use stepwell::core::{Name, Timestamp};
-use stepwell::data::List;
+use stepwell::data::KeyList;
 use stepwell::{Catalogue, CatalogueError, Permission};
 
 use super::call::{Call, Json, Nothing};
@@ -16,80 +16,80 @@ use super::route::{Describing, Route, get, post};
 use super::shapes::{Instant, Listing, Page};
 use crate::routes::problem::Problem;
 
-/// A workflow.
+/// Path parameter that selects a workflow.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfWorkflow {
-    /// Its name.
+struct WorkflowPath {
+    /// Name of the workflow, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     name: String,
 }
 
-/// Which workflows.
+/// Filter and page of a listing of workflows.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListWorkflows {
-    /// Whose name begins with this text, taken literally.
+    /// Lists only workflows whose name starts with this text, without wildcards.
     #[schemars(length(max = 256))]
     prefix: Option<String>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
 /// A workflow of the catalogue.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct WorkflowShown {
-    /// Its name.
+struct WorkflowView {
+    /// Name of the workflow.
     #[schemars(with = "String")]
     name: Name,
-    /// How many versions were published; 0 = it is only a draft yet.
+    /// Number of published versions; 0 = there is only a draft.
     versions: u32,
-    /// The highest number.
+    /// Highest version number; absent if no version is published.
     #[serde(skip_serializing_if = "Option::is_none")]
     newest: Option<u32>,
-    /// The version that new runs get; absent if it cannot be started.
+    /// Number of the version that new runs use; absent if the workflow cannot be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     active: Option<u32>,
-    /// No new runs are begun, and nothing is published.
+    /// True if the workflow is archived: it refuses new runs and new versions.
     archived: bool,
-    /// Somebody is working on it.
+    /// True if the workflow has a draft.
     draft: bool,
-    /// When this was last changed.
+    /// Time at which the catalogue entry was last changed.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
 }
 
-impl From<Listed> for WorkflowShown {
-    fn from(listed: Listed) -> Self {
-        let Listed { name, versions, newest, active, is_archived, has_draft, at } = listed;
+impl From<WorkflowSummary> for WorkflowView {
+    fn from(listed: WorkflowSummary) -> Self {
+        let WorkflowSummary { name, versions, newest, active, is_archived, has_draft, at } = listed;
         let (archived, draft, updated_at) = (is_archived, has_draft, at);
-        WorkflowShown { name, versions, newest, active, archived, draft, updated_at }
+        WorkflowView { name, versions, newest, active, archived, draft, updated_at }
     }
 }
 
-/// Which version new runs are to get.
+/// Request to activate a version of a workflow.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ActivateVersion {
-    /// Its number.
+    /// Number of the version that new runs use from now on.
     version: u32,
 }
 
-/// What new runs of a workflow get.
+/// Version that new runs of a workflow use.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct WorkflowActivated {
-    /// The workflow.
+    /// Name of the workflow.
     #[schemars(with = "String")]
     name: Name,
-    /// The version that new runs get; absent if it cannot be started.
+    /// Number of the version that new runs use; absent if the workflow cannot be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     active: Option<u32>,
-    /// It was another before.
+    /// True if the request changed the active version.
     changed: bool,
 }
 
@@ -102,41 +102,42 @@ impl From<Activated> for WorkflowActivated {
 
 pub(super) fn routes() -> Vec<Route> {
     let (view, publish) = (Permission::View, Permission::Publish);
-    let switched = |describing: Describing| describing.ok::<WorkflowActivated>("What new runs get now.");
+    let switched =
+        |describing: Describing| describing.ok::<WorkflowActivated>("The version that new runs use now.");
     let mut routes = vec![
-        get("/v1/workflows", "listWorkflows", view, "Lists workflows, in the order of their names.")
-            .ok::<Page<WorkflowShown>>("Workflows.")
-            .leads("/v1/workflows/{name}", "name", "/items/0/name")
+        get("/v1/workflows", "listWorkflows", view, "List workflows by name.")
+            .ok::<Page<WorkflowView>>("Workflows.")
+            .links_to("/v1/workflows/{name}", "name", "/items/0/name")
             .to(list),
-        get("/v1/workflows/{name}", "showWorkflow", view, "Shows a workflow.")
-            .ok::<WorkflowShown>("The workflow.")
+        get("/v1/workflows/{name}", "showWorkflow", view, "Show a workflow.")
+            .ok::<WorkflowView>("The workflow.")
             .to(show),
         switched(post(
             "/v1/workflows/{name}/activate",
             "activateVersion",
             publish,
-            "New runs get this version.",
+            "Activate a version: new runs use it from now on.",
         ))
         .to(activate),
         switched(post(
             "/v1/workflows/{name}/deactivate",
             "deactivateWorkflow",
             publish,
-            "No new runs are begun until a version is activated.",
+            "Deactivate a workflow: new runs are refused until a version is activated.",
         ))
         .to(|call| switch(call, async |catalogue, name| catalogue.deactivate(name).await)),
         switched(post(
             "/v1/workflows/{name}/archive",
             "archiveWorkflow",
             publish,
-            "Puts a workflow away: no new runs are begun and nothing is published.",
+            "Archive a workflow: new runs and new versions are refused until it is restored.",
         ))
         .to(|call| switch(call, async |catalogue, name| catalogue.archive(name).await)),
         switched(post(
             "/v1/workflows/{name}/restore",
             "restoreWorkflow",
             publish,
-            "Takes a workflow out of the archive; the version that was active is active again.",
+            "Restore an archived workflow. The version that was active becomes active again.",
         ))
         .to(|call| switch(call, async |catalogue, name| catalogue.restore(name).await)),
     ];
@@ -149,24 +150,27 @@ async fn list(call: Call<Nothing, ListWorkflows>) -> Result<Reply, Problem> {
     let catalogue = call.engine().catalogue();
     let ListWorkflows { prefix, limit, cursor } = call.query;
     let listing = Listing::of(limit, cursor);
-    let list =
-        List { prefix: prefix.unwrap_or_default(), limit: Some(listing.limit()), cursor: listing.cursor() };
-    Reply::ok(&Page::of(catalogue.workflows(list).await?, WorkflowShown::from))
+    let list = KeyList {
+        prefix: prefix.unwrap_or_default(),
+        limit: Some(listing.limit()),
+        cursor: listing.cursor(),
+    };
+    Reply::ok(&Page::of(catalogue.workflows(list).await?, WorkflowView::from))
 }
 
-async fn show(call: Call<OfWorkflow>) -> Result<Reply, Problem> {
+async fn show(call: Call<WorkflowPath>) -> Result<Reply, Problem> {
     let listed = call.engine().catalogue().workflow(call.path.name.as_str()).await?;
-    Reply::ok(&WorkflowShown::from(listed))
+    Reply::ok(&WorkflowView::from(listed))
 }
 
-async fn activate(call: Call<OfWorkflow, Nothing, Json<ActivateVersion>>) -> Result<Reply, Problem> {
+async fn activate(call: Call<WorkflowPath, Nothing, Json<ActivateVersion>>) -> Result<Reply, Problem> {
     let catalogue = call.engine().catalogue();
     let activated = catalogue.activate(call.path.name, call.body.0.version).await?;
     Reply::ok(&WorkflowActivated::from(activated))
 }
 
 async fn switch(
-    call: Call<OfWorkflow>,
+    call: Call<WorkflowPath>,
     change: impl AsyncFn(Catalogue, String) -> Result<Activated, CatalogueError>,
 ) -> Result<Reply, Problem> {
     let catalogue = call.engine().catalogue();

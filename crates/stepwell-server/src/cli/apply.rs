@@ -1,11 +1,11 @@
-//! `workflow apply`: publishes documents and makes them active, each as the newest version of its workflow.
+//! `workflow apply`: publishes workflow documents and activates them, each as the newest version of its workflow.
 
 use clap::{Arg, ArgMatches, Command};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use stepwell::core::document;
 
-use super::client::{Asking, Client};
+use super::client::{ApiRequest, Client};
 use super::{args, everywhere, opened};
 use crate::exit::{Code, Failure};
 use crate::server::runtime;
@@ -15,9 +15,10 @@ pub(super) fn with_verbs(command: Command) -> Command {
         .value_name("FILE")
         .required(true)
         .num_args(1..)
-        .help("Documents; `-` reads standard input");
-    let note = Arg::new("note").long("note").value_name("TEXT").help("What has changed, for people");
-    let apply = everywhere(Command::new("apply")).about("Publishes documents and makes them active");
+        .help("Workflow documents (YAML or JSON); `-` reads standard input");
+    let note =
+        Arg::new("note").long("note").value_name("TEXT").help("Note on the change, stored with the version");
+    let apply = everywhere(Command::new("apply")).about("Publish workflow documents and activate them");
     command.mut_subcommand("workflow", |noun| noun.subcommand(apply.arg(files).arg(note)))
 }
 
@@ -53,25 +54,25 @@ async fn apply(matches: &ArgMatches) -> Result<(), Failure> {
     done
 }
 
-async fn one(client: &Client, asking: Asking) -> Result<Value, Failure> {
+async fn one(client: &Client, asking: ApiRequest) -> Result<Value, Failure> {
     client.ask(asking).await?.json()
 }
 
-/// The request that publishes a file. The workflow is called as the document says, or as the file is.
-fn publishing(file: &str, note: Option<&str>) -> Result<Asking, Failure> {
+/// Returns the request that publishes a file. The name comes from the document, or else from the file name.
+fn publishing(file: &str, note: Option<&str>) -> Result<ApiRequest, Failure> {
     let text = args::read(file)?;
     let value = document::to_json(&text).map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
     let said = value.pointer("/metadata/name").or_else(|| value.get("name")).and_then(Value::as_str);
     let stem =
         std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
-    let name = said
-        .or(stem)
-        .ok_or_else(|| Failure::new(Code::Invalid, "the document does not say its name (`metadata.name`)"))?;
+    let name = said.or(stem).ok_or_else(|| {
+        Failure::new(Code::Invalid, "the workflow document has no name: set `metadata.name`")
+    })?;
     let name = utf8_percent_encode(name, NON_ALPHANUMERIC);
     let note =
         note.map(|note| format!("&note={}", utf8_percent_encode(note, NON_ALPHANUMERIC))).unwrap_or_default();
     let kind = if text.trim_start().starts_with('{') { "application/json" } else { "application/yaml" };
-    Ok(Asking {
+    Ok(ApiRequest {
         method: axum::http::Method::POST,
         path: format!("/v1/workflows/{name}/versions?activate=true{note}"),
         headers: Vec::new(),

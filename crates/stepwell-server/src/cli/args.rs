@@ -1,4 +1,4 @@
-//! The arguments of a verb, made from the contract: what the operation takes is what the command line takes.
+//! Arguments of a verb, generated from the parameters and body fields of its operation in the API contract.
 
 use std::io::Read;
 
@@ -8,13 +8,13 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
-use super::client::Asking;
+use super::client::ApiRequest;
 use crate::exit::{Code, Failure};
 
-/// All but what is never encoded in a part of a path.
+/// Characters that are percent-encoded in a path segment: all but the unreserved ones.
 const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Where an argument goes.
+/// The part of the request that an argument goes into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Path,
@@ -23,14 +23,14 @@ enum Place {
     Field,
 }
 
-/// What an argument is.
+/// The type of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
     Number,
     Flag,
     List,
-    /// JSON, or a text that is none.
+    /// JSON. Text that is not valid JSON is sent as a string.
     Any,
 }
 
@@ -44,32 +44,32 @@ struct Taken {
     about: String,
 }
 
-/// What a request's body is made of.
+/// The source of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Body {
     None,
     Fields,
-    /// Any JSON.
+    /// One argument with JSON.
     Data,
-    /// A file as it is.
+    /// A file, sent unchanged.
     File,
 }
 
-/// An operation of the API as a verb takes it.
+/// An operation of the API, with the arguments of its verb.
 #[derive(Debug, Clone)]
 pub(crate) struct Operation {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) about: String,
     pub(crate) is_page: bool,
-    /// Its answer has no end.
+    /// The response is an endless stream of server-sent events.
     pub(crate) is_stream: bool,
     taken: Vec<Taken>,
     body: Body,
 }
 
 impl Operation {
-    /// The operation of this id.
+    /// Finds an operation by its id.
     pub(crate) fn of(contract: &Value, id: &str) -> Option<Self> {
         let paths = contract["paths"].as_object()?;
         let found = paths.iter().find_map(|(path, methods)| {
@@ -80,7 +80,7 @@ impl Operation {
         let mut taken: Vec<_> =
             operation["parameters"].as_array()?.iter().filter_map(|one| parameter(contract, one)).collect();
         let (body, fields) = body(contract, &operation["requestBody"]);
-        // What is in the path is said in its order.
+        // Path parameters come first, in the order of the path.
         taken.sort_by_key(|taken| {
             path.find(&format!("{{{}}}", taken.name))
                 .filter(|_| taken.place == Place::Path)
@@ -99,18 +99,18 @@ impl Operation {
         Some(Operation { method, path: path.clone(), about, is_page, is_stream, taken, body })
     }
 
-    /// The verb with its arguments, beside those that every verb has.
+    /// Adds the operation's arguments and summary to the verb.
     pub(crate) fn command(&self, mut command: Command) -> Command {
         for taken in self.taken.iter().filter(|taken| !taken.is_dry_run()) {
             command = command.arg(taken.arg());
         }
         match self.body {
             Body::Data => {
-                let about = "What is sent: JSON, `@FILE`, or `-` for standard input";
+                let about = "Request body: JSON, `@FILE`, or `-` for standard input";
                 command = command.arg(Arg::new("body").value_name("JSON").help(about));
             }
             Body::File => {
-                let about = "The file that is sent; `-` reads standard input";
+                let about = "File to send; `-` reads standard input";
                 command = command.arg(Arg::new("body").value_name("FILE").required(true).help(about));
             }
             Body::None | Body::Fields => {}
@@ -118,20 +118,25 @@ impl Operation {
         command.about(self.about.clone()).long_about(None)
     }
 
-    /// It can be tried out where it is done: `--dry-run` asks for that.
+    /// Returns true if the operation has its own dry run. Then `--dry-run` is sent to the server.
     pub(crate) fn has_dry_run(&self) -> bool {
         self.taken.iter().any(Taken::is_dry_run)
     }
 
-    /// The runs that it names: their ids may be cut short.
+    /// Returns the path arguments that are run ids, which may be abbreviated.
     pub(crate) fn runs<'a>(&self, matches: &'a ArgMatches) -> Vec<(String, &'a String)> {
         let runs = self.taken.iter().filter(|taken| taken.is_run && taken.place == Place::Path);
         runs.filter_map(|taken| Some((taken.id(), matches.get_one::<String>(&taken.id())?))).collect()
     }
 
-    /// The request that the arguments ask for; `given` goes before them.
-    pub(crate) fn asking(&self, matches: &ArgMatches, given: &[(String, String)]) -> Result<Asking, Failure> {
-        let mut asking = Asking { method: self.method.clone(), path: self.path.clone(), ..Asking::default() };
+    /// Builds the request from the arguments. Values of `given` override them.
+    pub(crate) fn asking(
+        &self,
+        matches: &ArgMatches,
+        given: &[(String, String)],
+    ) -> Result<ApiRequest, Failure> {
+        let mut asking =
+            ApiRequest { method: self.method.clone(), path: self.path.clone(), ..ApiRequest::default() };
         let (mut query, mut fields) = (form_urlencoded::Serializer::new(String::new()), Map::new());
         for taken in &self.taken {
             let given = given.iter().find(|(id, _)| *id == taken.id()).map(|(_, value)| value.clone());
@@ -188,17 +193,18 @@ impl Operation {
 }
 
 impl Taken {
-    /// It is said by the flag that every verb has.
+    /// Returns true for the parameter that the common flag `--dry-run` sets.
     fn is_dry_run(&self) -> bool {
         self.name == "dryRun"
     }
 
-    /// Two arguments of one name may go to two places.
+    /// Returns the argument's id. It includes the place, because two places may have a parameter of the same name.
     fn id(&self) -> String {
         format!("{:?}:{}", self.place, self.name)
     }
 
-    /// Where it goes is no business of whoever types it: what has to be there has a place, the rest has a name.
+    /// Returns the clap argument. Required arguments are positional, wherever they go in the request. Optional
+    /// arguments and lists are flags.
     fn arg(&self) -> Arg {
         let arg = Arg::new(self.id()).help(self.about.clone()).required(self.is_required);
         let is_positional = self.is_required && self.kind != Kind::List;
@@ -207,7 +213,7 @@ impl Taken {
         }
         let flag = match self.name.as_str() {
             "If-None-Match" => "create-only".to_owned(),
-            // `--output` says how an answer is shown.
+            // `--output` is the output format.
             "output" => "output-schema".to_owned(),
             name if self.kind == Kind::List && name.ends_with('s') => kebab(&name[..name.len() - 1]),
             name => kebab(name),
@@ -241,7 +247,10 @@ impl Taken {
             Kind::Number => {
                 let number = serde_json::from_str::<serde_json::Number>(&text).map(Value::Number);
                 number.map_err(|_| {
-                    Failure::new(Code::Invalid, format!("`{text}` is not a number (`{}`)", kebab(&self.name)))
+                    Failure::new(
+                        Code::Invalid,
+                        format!("`{}` must be a number (got `{text}`)", kebab(&self.name)),
+                    )
                 })
             }
             Kind::Any => any(&text),
@@ -252,15 +261,15 @@ impl Taken {
 }
 
 fn header(name: &str) -> Result<HeaderName, Failure> {
-    name.parse().map_err(|_| Failure::unexpected(format!("`{name}` is not a header")))
+    name.parse().map_err(|_| Failure::unexpected(format!("invalid header name `{name}`")))
 }
 
-/// A revision is sent in quotes.
+/// Quotes the revision of `If-Match`; other values are unchanged.
 fn tag(name: &str, text: &str) -> String {
     if name == "If-Match" { format!("\"{}\"", text.trim_matches('"')) } else { text.to_owned() }
 }
 
-/// `definitionVersion` as `definition-version`.
+/// Converts a name to kebab case: `definitionVersion` becomes `definition-version`.
 pub(super) fn kebab(name: &str) -> String {
     let (mut text, mut before) = (String::new(), '-');
     for c in name.chars() {
@@ -316,7 +325,7 @@ fn parameter(contract: &Value, parameter: &Value) -> Option<Taken> {
         _ => Place::Header,
     };
     let name = parameter["name"].as_str()?.to_owned();
-    // Pages are followed without it being said.
+    // `--all` follows the pages, so there is no argument for the cursor.
     let is_cursor = place == Place::Query && name == "cursor";
     (!is_cursor).then(|| Taken {
         kind: kind(contract, &parameter["schema"]),
@@ -332,7 +341,7 @@ fn about(of: &Value) -> String {
     of["description"].as_str().unwrap_or_default().trim_end_matches('.').to_owned()
 }
 
-/// What the body is made of, and its fields: first those that have to be there.
+/// Returns the source of the body and its fields, required ones first.
 fn body(contract: &Value, body: &Value) -> (Body, Vec<Taken>) {
     let Some(contents) = body["content"].as_object() else { return (Body::None, Vec::new()) };
     if contents.len() > 1 || !contents.contains_key("application/json") {
@@ -355,7 +364,8 @@ fn body(contract: &Value, body: &Value) -> (Body, Vec<Taken>) {
     (Body::Fields, fields)
 }
 
-/// JSON, `@FILE` with JSON in it, `-` for standard input, or a text that is no JSON.
+/// Reads JSON from the text, from `@FILE` or from standard input (`-`). A text argument that is not valid JSON becomes
+/// a string.
 pub(super) fn any(text: &str) -> Result<Value, Failure> {
     let file = if text == "-" { Some("-") } else { text.strip_prefix('@') };
     match file {
@@ -365,7 +375,7 @@ pub(super) fn any(text: &str) -> Result<Value, Failure> {
     }
 }
 
-/// The text of a file, or of standard input.
+/// Reads a file, or standard input if the name is `-`.
 pub(super) fn read(file: &str) -> Result<String, Failure> {
     if file != "-" {
         return crate::workflow::read(std::path::Path::new(file));

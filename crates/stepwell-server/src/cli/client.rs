@@ -1,4 +1,4 @@
-//! What the command line asks: a server over HTTP, or the same API on a store in this process.
+//! The API client of the command line: over HTTP to a server, or in this process on a database.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,64 +21,63 @@ use tower_service::Service;
 
 use crate::config::{Config, Sources};
 use crate::exit::{Code, Failure};
+use crate::flows::{self, Delivery};
 use crate::start::{self, Opened};
 
-/// The server that is asked if none is named.
 const SERVER: &str = "http://127.0.0.1:7077";
-/// Where `stepwell dev` leaves its key.
+/// File to which `stepwell dev` writes its API key.
 const DEV_KEY: &str = "stepwell-data/dev.key";
 
-/// Who is asked, and how.
+/// The connection options of every verb.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Who is asked")]
+#[command(next_help_heading = "Connection options")]
 pub(crate) struct Target {
-    /// The server to ask.
+    /// URL of the server (default: `http://127.0.0.1:7077`).
     #[arg(long, value_name = "URL", env = "STEPWELL_SERVER", global = true)]
     server: Option<String>,
-    /// Ask no server: work on this store directly (`sqlite:PATH`, `postgres://…`).
+    /// Work on this database directly, without a server: `sqlite:PATH` or `postgres://…`.
     #[arg(long, value_name = "URL", global = true, conflicts_with = "server")]
     database_url: Option<String>,
-    /// The file with the API key; `STEPWELL_API_KEY` and `STEPWELL_API_KEY_FILE` do too.
+    /// File with the API key (local default: `stepwell-data/dev.key`); `STEPWELL_API_KEY` can hold the key itself.
     #[arg(long, value_name = "FILE", env = "STEPWELL_API_KEY_FILE", global = true)]
     api_key_file: Option<PathBuf>,
-    /// The tenant, if a store is worked on directly; over HTTP it comes from the key.
+    /// Tenant id, for use with `--database-url`; over HTTP the API key determines the tenant.
     #[arg(long, value_name = "UUID", global = true)]
     tenant: Option<String>,
-    /// How long to wait for an answer.
+    /// Maximum time to wait for a response.
     #[arg(long, value_name = "DURATION", default_value = "90s", global = true)]
     timeout: String,
-    /// Say what is asked and answered.
+    /// Print each request with its status and duration to standard error.
     #[arg(short, long, global = true)]
     verbose: bool,
 }
 
 /// A request to the API.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Asking {
+pub(crate) struct ApiRequest {
     pub(crate) method: Method,
-    /// The path and the query.
+    /// Path and query string.
     pub(crate) path: String,
     pub(crate) headers: Vec<(HeaderName, String)>,
-    /// What kind of body, and the body.
+    /// Content type and body.
     pub(crate) body: Option<(String, Vec<u8>)>,
 }
 
-impl Asking {
+impl ApiRequest {
     pub(crate) fn get(path: impl Into<String>) -> Self {
-        Asking { path: path.into(), ..Asking::default() }
+        ApiRequest { path: path.into(), ..ApiRequest::default() }
     }
 }
 
-/// What was answered, if it was not a problem.
 #[derive(Debug)]
 pub(crate) struct Answered {
-    /// What it is.
+    /// The content type; empty if the response has none.
     pub(crate) kind: String,
     pub(crate) body: Bytes,
 }
 
 impl Answered {
-    /// It is a text of its own kind: a document, a diagram.
+    /// Returns the body as text if it is not JSON, for example a workflow document or a diagram.
     pub(crate) fn text(&self) -> Option<String> {
         let is_json = self.kind.is_empty() || self.kind.starts_with("application/json");
         (!is_json).then(|| String::from_utf8_lossy(&self.body).into_owned())
@@ -89,7 +88,9 @@ impl Answered {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&self.body).map_err(|error| {
-            Failure::unexpected(format!("the answer is not JSON ({error}): is this a Stepwell server?"))
+            Failure::unexpected(format!(
+                "the response is not valid JSON ({error}): is this a Stepwell server?"
+            ))
         })
     }
 }
@@ -101,7 +102,7 @@ enum Way {
     Store { router: Router, caller: Caller, engine: Engine },
 }
 
-/// Asks.
+/// Sends requests to a server or to an engine in this process.
 pub(crate) struct Client {
     way: Way,
     timeout: Duration,
@@ -109,7 +110,7 @@ pub(crate) struct Client {
 }
 
 impl Target {
-    /// Somebody to ask.
+    /// Opens the client that the options describe.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         let timeout = crate::cli::duration(&self.timeout)?;
         let way = match &self.database_url {
@@ -130,7 +131,7 @@ impl Target {
         let is_here = matches!(parsed.host(), Some("127.0.0.1" | "localhost" | "[::1]"));
         let key = self.key(is_here)?;
         if parsed.scheme_str() == Some("http") && !is_here && key.is_some() {
-            let why = format!("`{url}` would get the API key in the clear: use `https://`");
+            let why = format!("the API key would be sent unencrypted to `{url}`: use `https://`");
             return Err(Failure::new(Code::Invalid, why));
         }
         let https = HttpsConnectorBuilder::new()
@@ -144,7 +145,10 @@ impl Target {
     fn key(&self, is_here: bool) -> Result<Option<String>, Failure> {
         let read = |path: &Path| {
             std::fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| {
-                Failure::new(Code::NotFound, format!("the API key in {}: {error}", path.display()))
+                Failure::new(
+                    Code::NotFound,
+                    format!("cannot read the API key file {}: {error}", path.display()),
+                )
             })
         };
         if let Some(path) = &self.api_key_file {
@@ -153,36 +157,41 @@ impl Target {
         if let Ok(key) = std::env::var("STEPWELL_API_KEY") {
             return Ok(Some(key));
         }
-        // Whoever tries things out on this computer need not name the key that is there.
+        // For a local server, the key of `stepwell dev` is the default.
         let dev = Path::new(DEV_KEY);
         if is_here && dev.exists() { read(dev).map(Some) } else { Ok(None) }
     }
 
-    /// Works on a store directly, as whoever has the right to it: everything is allowed, and on record.
+    /// Opens a database directly. Access to the database implies every permission; the audit log records `cli:USER`.
     async fn store(&self, url: &str) -> Result<Way, Failure> {
         let flags = vec![("database.url", "--database-url", Some(url.to_owned()))];
-        let settings = Config::read(&Sources::of(None, flags))?.settings;
+        let mut settings = Config::read(&Sources::of(None, flags))?.settings;
+        // Messages are queued for the server, which knows its public URL.
+        let listen = format!("http://{}", settings.server.listen);
+        settings.server.public_url.get_or_insert(listen);
         let opened = Opened::open(&settings).await?;
-        // It starts and signals runs, and leaves working on them to servers.
+        // The client starts and signals runs, but does not execute them.
         let options = Options { max_runs: 0, ..start::options(&settings) };
         let engine = start::engine(&settings, opened.store(), options, None).await?;
         let tenant = match &self.tenant {
             Some(tenant) => tenant.parse().map(TenantId::new).map_err(|_| {
-                Failure::new(Code::Invalid, format!("`--tenant {tenant}`: a tenant is a UUID"))
+                Failure::new(Code::Invalid, format!("`--tenant {tenant}`: a tenant id is a UUID"))
             })?,
             None => TenantScope::SINGLE,
         };
         let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
         let caller =
-            Caller::new(TenantScope::vouched(tenant), Actor::granted(format!("cli:{user}"), Grants::all()));
-        let router = Arc::new(start::server(&settings, &opened, &engine)?).router();
+            Caller::new(TenantScope::trusted(tenant), Actor::granted(format!("cli:{user}"), Grants::all()));
+        let server = start::server(&settings, &opened, &engine)?;
+        let (server, _) = flows::add_to(server, &settings, &engine, Delivery::Elsewhere)?;
+        let router = Arc::new(server).router();
         Ok(Way::Store { router, caller, engine })
     }
 }
 
 impl Client {
-    /// Asks, and gives the answer; a problem is a failure.
-    pub(crate) async fn ask(&self, asking: Asking) -> Result<Answered, Failure> {
+    /// Sends a request and returns the response. A problem response is a failure.
+    pub(crate) async fn ask(&self, asking: ApiRequest) -> Result<Answered, Failure> {
         let answered = tokio::time::timeout(self.timeout, async {
             let (status, kind, body) = self.begin(asking).await?;
             let body =
@@ -192,14 +201,14 @@ impl Client {
         let (status, kind, body) = answered.await.map_err(|_| {
             Failure::new(
                 Code::TimedOut,
-                format!("no answer within {} s (`--timeout`)", self.timeout.as_secs()),
+                format!("no response within {} s; `--timeout` sets the limit", self.timeout.as_secs()),
             )
         })??;
         if status.is_success() { Ok(Answered { kind, body }) } else { Err(refused(status, &body)) }
     }
 
-    /// Asks for a stream, and gives its parts as they come; a problem is a failure.
-    pub(crate) async fn stream(&self, asking: Asking) -> Result<Body, Failure> {
+    /// Sends a request and returns the response body as a stream. A problem response is a failure.
+    pub(crate) async fn stream(&self, asking: ApiRequest) -> Result<Body, Failure> {
         let (status, _, body) = self.begin(asking).await?;
         if status.is_success() {
             return Ok(body);
@@ -208,8 +217,8 @@ impl Client {
         Err(refused(status, &body.to_bytes()))
     }
 
-    async fn begin(&self, asking: Asking) -> Result<(StatusCode, String, Body), Failure> {
-        let Asking { method, path, headers, body } = asking;
+    async fn begin(&self, asking: ApiRequest) -> Result<(StatusCode, String, Body), Failure> {
+        let ApiRequest { method, path, headers, body } = asking;
         let (asked, began) = (format!("{method} {path}"), std::time::Instant::now());
         let (kind, body) = body.map_or((None, Vec::new()), |(kind, body)| (Some(kind), body));
         let base = match &self.way {
@@ -225,12 +234,12 @@ impl Client {
         }
         if let Way::Server { key: Some(key), .. } = &self.way {
             let bearer = HeaderValue::from_str(&format!("Bearer {key}"));
-            let bearer = bearer
-                .map_err(|_| Failure::new(Code::Invalid, "the API key has characters that no key has"))?;
+            let bearer =
+                bearer.map_err(|_| Failure::new(Code::Invalid, "the API key contains invalid characters"))?;
             request = request.header(AUTHORIZATION, bearer);
         }
         let wrong =
-            |error: axum::http::Error| Failure::new(Code::Invalid, format!("this cannot be asked: {error}"));
+            |error: axum::http::Error| Failure::new(Code::Invalid, format!("invalid request: {error}"));
         let response = match &self.way {
             Way::Server { url, client, .. } => {
                 let request = request.body(Full::new(Bytes::from(body))).map_err(wrong)?;
@@ -247,13 +256,13 @@ impl Client {
         let (head, body) = response.into_parts();
         if self.is_verbose {
             let took = began.elapsed().as_millis();
-            crate::output::talk(&format!("{asked}: {} after {took} ms", head.status));
+            crate::output::print_message(&format!("{asked}: {} after {took} ms", head.status));
         }
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         Ok((head.status, kind.to_owned(), body))
     }
 
-    /// Lets go of the store, if one was worked on.
+    /// Stops the engine, if a database was opened directly.
     pub(crate) async fn close(self) {
         if let Way::Store { engine, .. } = self.way {
             engine.stop(Duration::from_secs(5)).await;
@@ -270,12 +279,12 @@ fn unreachable_server(url: &str, error: &hyper_util::client::legacy::Error) -> F
         cause = next.source();
     }
     let what = format!(
-        "{url} cannot be reached ({why}): start a server (`stepwell dev`), or name one with `--server`"
+        "cannot reach {url} ({why}). Start a server with `stepwell dev`, or name one with `--server`"
     );
     Failure::new(Code::Unreachable, what)
 }
 
-/// A problem, as the program ends with it.
+/// Converts a problem response to a failure with its exit code.
 fn refused(status: StatusCode, body: &[u8]) -> Failure {
     let code = match status.as_u16() {
         400 | 413 | 415 | 422 => Code::Invalid,
@@ -287,9 +296,9 @@ fn refused(status: StatusCode, body: &[u8]) -> Failure {
         _ => Code::Unexpected,
     };
     let Ok(problem) = serde_json::from_slice::<Value>(body) else {
-        return Failure::new(code, format!("the server said {status}"));
+        return Failure::new(code, format!("the server answered with status {status}"));
     };
-    let mut message = problem["detail"].as_str().unwrap_or("the server said no").to_owned();
+    let mut message = problem["detail"].as_str().unwrap_or("the server refused the request").to_owned();
     for error in problem["errors"].as_array().into_iter().flatten() {
         let (pointer, why) =
             (error["pointer"].as_str().unwrap_or_default(), error["message"].as_str().unwrap_or_default());
@@ -297,7 +306,7 @@ fn refused(status: StatusCode, body: &[u8]) -> Failure {
         message.push_str(&format!("\n  {place}{why}"));
     }
     if code == Code::Denied && status == StatusCode::UNAUTHORIZED {
-        message.push_str(" Name a file with one: `--api-key-file FILE`.");
+        message.push_str(" Pass an API key with `--api-key-file FILE`.");
     }
     if let Some(trace) = problem["traceId"].as_str().filter(|_| status.is_server_error()) {
         message.push_str(&format!(" (trace {trace})"));

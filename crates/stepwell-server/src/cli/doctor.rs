@@ -1,45 +1,45 @@
-//! `doctor`: what is stuck and why, of everything or of one run, for somebody at 3 a.m.
+//! `doctor`: reports what is stuck and why, for the whole server or for one run.
 
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use super::client::{Asking, Client};
+use super::client::{ApiRequest, Client};
 use super::show::{Format, Shown, bold, coloured};
 use super::{encoded, everywhere, opened, whole_id};
 use crate::exit::{Code, Failure};
 use crate::output;
 use crate::server::runtime;
 
-/// The options that the API takes as they are: the name, what it is, and what it does.
+/// Options that are passed to the API unchanged: name, value name and help text.
 const OPTIONS: [(&str, &str, &str); 5] = [
-    ("limit", "NUMBER", "Rows of each kind that are looked at at most [default: 200]"),
-    ("examples", "NUMBER", "Examples of each finding [default: 5]"),
-    ("late", "DURATION", "What is due for longer than this is late [default: 1m]"),
-    ("long", "DURATION", "A step that takes longer than this takes long [default: 1h]"),
-    ("old", "DURATION", "Who waits for longer than this waits for very long [default: 30d]"),
+    ("limit", "NUMBER", "Maximum number of rows examined per kind [default: 200]"),
+    ("examples", "NUMBER", "Maximum number of examples per finding [default: 5]"),
+    ("late", "DURATION", "Report work that is overdue for longer than this [default: 1m]"),
+    ("long", "DURATION", "Report steps that take longer than this [default: 1h]"),
+    ("old", "DURATION", "Report waits that last longer than this [default: 30d]"),
 ];
 
-const AFTER: &str = "Ends with 0 if nothing is stuck, and with 7 if there is a finding of severity `error`.
+const AFTER: &str = "Exit code 7: at least one finding has severity `error`. Otherwise the exit code is 0.
 
 Examples:
-  stepwell doctor                       what is stuck, and the command that repairs each
-  stepwell doctor 01a1e88c              where this run stands, and what would happen next
-  stepwell doctor --deep                read everything, and name every row that cannot be read
+  stepwell doctor                       report what is stuck, with the commands that repair it
+  stepwell doctor 01a1e88c              explain the state of this run and its next step
+  stepwell doctor --deep                read every row, and report the unreadable ones
   stepwell doctor --json | jq '.findings[] | {kind, count}'";
 
 pub(super) fn with_verbs(command: Command) -> Command {
-    let run = Arg::new("run").value_name("RUN").help("Explain this run; its id, or the beginning of it");
+    let run = Arg::new("run").value_name("RUN").help("Run to explain: its id, or the beginning of it");
     let mut doctor = everywhere(Command::new("doctor"))
-        .about("Explains what is stuck and why, and says what to do about it")
+        .about("Report what is stuck, why, and how to repair it")
         .after_help(AFTER)
         .arg(run);
     for (name, value, about) in OPTIONS {
         doctor = doctor.arg(Arg::new(name).long(name).value_name(value).help(about));
     }
     let deep = Arg::new("deep").long("deep").action(ArgAction::SetTrue);
-    let deep = deep.help("Read everything, to find what cannot be: that takes as long as there is much");
+    let deep = deep.help("Read every row to find unreadable ones; the time grows with the amount of data");
     command.subcommand(doctor.arg(deep))
 }
 
@@ -53,11 +53,11 @@ async fn doctor(matches: &ArgMatches) -> Result<(), Failure> {
     client.close().await;
     let found = found?;
     match shown.format() {
-        Format::Table if found.get("stands").is_some() => output::print(&one(&found))?,
+        Format::Table if found.get("state").is_some() => output::print(&one(&found))?,
         Format::Table => output::print(&all(&found))?,
         _ => shown.show(&found, &[])?,
     }
-    told(&found, &shown)
+    print_report(&found, &shown)
 }
 
 async fn asked(client: &Client, matches: &ArgMatches) -> Result<Value, Failure> {
@@ -75,21 +75,17 @@ async fn asked(client: &Client, matches: &ArgMatches) -> Result<Value, Failure> 
     if matches.get_flag("deep") {
         path.push_str(&format!("{between}deep=true"));
     }
-    client.ask(Asking::get(path)).await?.json()
+    client.ask(ApiRequest::get(path)).await?.json()
 }
 
-/// Something that does not go on by itself is how the program ends.
-fn told(found: &Value, shown: &Shown) -> Result<(), Failure> {
+/// Maps an unhealthy report to exit code 7.
+fn print_report(found: &Value, shown: &Shown) -> Result<(), Failure> {
     if found["healthy"] != false {
         return Ok(());
     }
     let errors = found["findings"].as_array().into_iter().flatten();
     let errors = errors.filter(|finding| finding["severity"] == "error").count();
-    let message = if shown.quiet {
-        String::new()
-    } else {
-        format!("findings that do not go away by themselves: {errors}")
-    };
+    let message = if shown.quiet { String::new() } else { format!("findings of severity `error`: {errors}") };
     Err(Failure::new(Code::Failed, message))
 }
 
@@ -101,7 +97,7 @@ fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value[field].as_array().into_iter().flatten()
 }
 
-/// What is stuck, in sections.
+/// Formats the report about the whole server.
 fn all(found: &Value) -> String {
     let mut out = String::new();
     findings(&mut out, found, true);
@@ -110,22 +106,25 @@ fn all(found: &Value) -> String {
     }
     let _ = writeln!(out, "\n{}", bold("Processes"));
     for process in list(found, "processes") {
-        let lives = if process["lives"] == true { "lives" } else { "is dead" };
+        let lease_state = if process["alive"] == true { "is alive" } else { "has expired" };
         let this = if process["this"] == true { " (this one)" } else { "" };
-        let until =
-            process["livesUntil"].as_str().map(|until| format!(", by its last heartbeat until {until}"));
-        let _ = writeln!(out, "  {} {lives}{this}{}", text(process, "id"), until.unwrap_or_default());
+        let until = process["leaseUntil"].as_str().map(|until| format!(", lease until {until}"));
+        let _ = writeln!(out, "  {} {lease_state}{this}{}", text(process, "id"), until.unwrap_or_default());
     }
-    match (found["maxRuns"].as_u64(), found["room"].as_u64()) {
+    match (found["maxRuns"].as_u64(), found["freeSlots"].as_u64()) {
         (Some(0), _) | (None, _) => {
-            let _ = writeln!(out, "  whoever answers works on no runs itself");
+            let _ = writeln!(out, "  the responding process executes no runs");
         }
-        (Some(most), room) => {
-            let _ = writeln!(out, "  whoever answers has room for {} of {most} runs", room.unwrap_or(0));
+        (Some(most), free) => {
+            let _ = writeln!(
+                out,
+                "  the responding process has capacity for {} of {most} runs",
+                free.unwrap_or(0)
+            );
         }
     }
     if let Some(ahead) = found["clockAheadMs"].as_i64() {
-        let _ = writeln!(out, "  its clock is {ahead} ms ahead of its computer's");
+        let _ = writeln!(out, "  its clock is {ahead} ms ahead of the system clock");
     }
     if let Some(store) = found["store"].as_object() {
         let _ = writeln!(out, "\n{}", bold("Store"));
@@ -134,10 +133,10 @@ fn all(found: &Value) -> String {
             let _ = writeln!(out, "  {name:18} {value}");
         }
     }
-    let _ = writeln!(out, "\n{}", bold("Looked at"));
-    for looked in list(found, "looked") {
-        let rest = if looked["all"] == true { "" } else { ", and there are more: `--limit`" };
-        let _ = writeln!(out, "  {:>6} {}{rest}", looked["rows"].to_string(), text(looked, "at"));
+    let _ = writeln!(out, "\n{}", bold("Examined"));
+    for scanned in list(found, "scanned") {
+        let rest = if scanned["all"] == true { "" } else { ", more exist: raise `--limit`" };
+        let _ = writeln!(out, "  {:>6} {}{rest}", scanned["rows"].to_string(), text(scanned, "kind"));
     }
     out
 }
@@ -161,7 +160,7 @@ fn findings(out: &mut String, found: &Value, with_next: bool) {
         let since = finding["since"].as_str().map(|since| format!(" Since {since}."));
         let _ = writeln!(out, "  {}.{}", text(finding, "why"), since.unwrap_or_default());
         for example in list(finding, "examples") {
-            let name = example["run"].as_str().or_else(|| example["name"].as_str()).unwrap_or("here");
+            let name = example["run"].as_str().or_else(|| example["name"].as_str()).unwrap_or("this server");
             let _ = writeln!(out, "  - {name}: {}", text(example, "why"));
             if with_next {
                 next(out, example, "next", "      ");
@@ -180,7 +179,7 @@ fn next(out: &mut String, of: &Value, field: &str, indent: &str) {
     }
 }
 
-/// One run, as a story.
+/// Formats the report about one run.
 fn one(run: &Value) -> String {
     let mut out = String::new();
     let places: Vec<_> = list(run, "places").filter_map(Value::as_str).collect();
@@ -193,21 +192,21 @@ fn one(run: &Value) -> String {
         run["version"],
         if places.is_empty() { "no place".to_owned() } else { places.join(", ") }
     );
-    let _ = writeln!(out, "Where it stands: {}.", text(run, "stands"));
-    let _ = writeln!(out, "What comes next: {}.", text(run, "next"));
-    for (field, what) in [("nextAt", "It is looked at"), ("deadline", "It is cancelled")] {
+    let _ = writeln!(out, "State: {}.", text(run, "state"));
+    let _ = writeln!(out, "Next step: {}.", text(run, "next"));
+    for (field, what) in [("nextAt", "The run is planned again"), ("deadline", "The run is cancelled")] {
         if let Some(at) = run[field].as_str() {
             let _ = writeln!(out, "{what} at {at}.");
         }
     }
     if let Some(owner) = run["owner"].as_object() {
-        let lives = if owner["lives"] == true { "lives" } else { "is dead" };
-        let _ = writeln!(out, "Process {} works on it, which {lives}.", text(&run["owner"], "id"));
+        let lease_state = if owner["alive"] == true { "is alive" } else { "has expired" };
+        let _ = writeln!(out, "Owner: process {}, which {lease_state}.", text(&run["owner"], "id"));
     }
     parts(&mut out, run);
     findings(&mut out, run, false);
     if list(run, "remedies").next().is_some() {
-        let _ = writeln!(out, "{}", bold("What can be done"));
+        let _ = writeln!(out, "{}", bold("Possible actions"));
         next(&mut out, run, "remedies", "  ");
     }
     out
@@ -222,26 +221,30 @@ fn parts(out: &mut String, run: &Value) {
         let what: Vec<_> = [event, children, signals].into_iter().flatten().collect();
         let until = wait["until"].as_str().map(|until| format!(", until {until}")).unwrap_or_default();
         let (place, since) = (text(wait, "place"), text(wait, "since"));
-        let _ = writeln!(out, "It waits at `{place}` for {} since {since}{until}.", what.join(", "));
+        let _ = writeln!(out, "Waits at `{place}` for {} since {since}{until}.", what.join(", "));
     }
-    for tries in list(run, "tries") {
-        let at = tries["at"].as_str().map(|at| format!(", tried again at {at}")).unwrap_or_default();
-        let _ =
-            writeln!(out, "Step `{}` has failed {} times{at}.", text(tries, "transition"), tries["failed"]);
+    for attempts in list(run, "attempts") {
+        let at = attempts["at"].as_str().map(|at| format!(", next attempt at {at}")).unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "Step `{}` has failed {} times{at}.",
+            text(attempts, "transition"),
+            attempts["failed"]
+        );
     }
     for tried in list(run, "failures") {
         let (at, step) = (text(tried, "at"), text(tried, "transition"));
         let _ = writeln!(out, "  {at} `{step}`: {}", text(tried, "error"));
     }
-    if let Some(deaths) = run["deaths"].as_u64().filter(|deaths| *deaths > 0) {
-        let _ = writeln!(out, "{deaths} processes died under the step that is tried.");
+    if let Some(crashes) = run["crashes"].as_u64().filter(|crashes| *crashes > 0) {
+        let _ = writeln!(out, "{crashes} processes crashed while they executed the current step.");
     }
-    let kept: Vec<_> = list(run, "kept").map(|kept| text(kept, "topic")).collect();
-    if !kept.is_empty() {
-        let _ = writeln!(out, "Its inbox keeps {}: {}.", kept.len(), kept.join(", "));
+    let inbox: Vec<_> = list(run, "inbox").map(|message| text(message, "topic")).collect();
+    if !inbox.is_empty() {
+        let _ = writeln!(out, "Buffered inbox messages: {} ({}).", inbox.len(), inbox.join(", "));
     }
     let missing: Vec<_> = list(run, "missing").filter_map(Value::as_str).collect();
     if !missing.is_empty() {
-        let _ = writeln!(out, "Whoever answers lacks {}.", missing.join(", "));
+        let _ = writeln!(out, "Missing in the responding process: {}.", missing.join(", "));
     }
 }

@@ -1,12 +1,13 @@
-//! The verbs that ask a server, or work on a store: each is an operation of the API, and its arguments are the operation's.
+//! The verbs that use a server or a database. Most are one API operation each, with the arguments of that operation.
 
 mod apply;
 mod args;
 mod client;
 mod doctor;
 mod emit;
+mod keys;
+mod maintenance;
 mod show;
-mod upkeep;
 mod verbs;
 mod watch;
 
@@ -18,17 +19,17 @@ use serde_json::Value;
 use stepwell::core::time::duration_ms;
 
 use crate::exit::{Code, Failure};
-use crate::output::talk;
+use crate::output::print_message;
 use crate::server::runtime;
 use args::Operation;
-use client::{Asking, Client, Target};
+use client::{ApiRequest, Client, Target};
 use show::Shown;
 use verbs::{NOUNS, VERBS, Verb};
 
-/// Pages of runs that are looked through for one whose id was cut short.
+/// Maximum number of pages of runs that are searched for an abbreviated id.
 const PAGES: usize = 10;
 
-/// The program's commands, with these added.
+/// Adds the verbs of this module to the program's commands.
 pub(crate) fn with_verbs(mut command: Command, contract: &Value) -> Command {
     for (noun, about) in NOUNS {
         if command.find_subcommand(noun).is_none() {
@@ -39,35 +40,37 @@ pub(crate) fn with_verbs(mut command: Command, contract: &Value) -> Command {
     }
     for verb in VERBS {
         let operation = Operation::of(contract, verb.operation);
-        let operation = operation.unwrap_or_else(|| unreachable!("`{}` is an operation", verb.operation));
+        let operation =
+            operation.unwrap_or_else(|| unreachable!("the contract has no operation `{}`", verb.operation));
         let mut added = operation.command(everywhere(Command::new(verb.verb)));
         if is_run_show(verb) {
             added = added.arg(earlier());
         }
         command = command.mut_subcommand(verb.noun, |noun| noun.subcommand(added));
     }
-    doctor::with_verbs(upkeep::with_verbs(emit::with_verbs(apply::with_verbs(watch::with_verbs(command)))))
+    let command = apply::with_verbs(watch::with_verbs(command));
+    doctor::with_verbs(maintenance::with_verbs(keys::with_verbs(emit::with_verbs(command))))
 }
 
-/// The argument of the operation that shows an earlier state.
+/// Id of the argument `--version`, as `showRunVersion` expects it.
 const VERSION: &str = "Path:version";
 
 fn is_run_show(verb: &Verb) -> bool {
     (verb.noun, verb.verb) == ("run", "show")
 }
 
-/// `run show --version N` is another operation.
+/// Returns the argument `--version` of `run show`. With it, the verb calls `showRunVersion`.
 fn earlier() -> Arg {
-    Arg::new(VERSION).long("version").value_name("NUMBER").help("Show the state that it had at this version")
+    Arg::new(VERSION).long("version").value_name("NUMBER").help("Show the state of the run at this version")
 }
 
-/// The verb with the arguments that every verb has: who is asked, and how the answer is shown.
+/// Adds the connection and output options, which every verb has.
 fn everywhere(command: Command) -> Command {
-    // What a verb itself takes is not under their headings.
+    // The verb's own arguments must not appear under the headings of these options.
     Shown::augment_args(Target::augment_args(command)).next_help_heading(clap::builder::Resettable::Reset)
 }
 
-/// Does what the command line says, if it is one of these verbs.
+/// Runs the command if it is one of these verbs; otherwise returns `None`.
 pub(crate) fn run(matches: &ArgMatches, contract: &Value) -> Option<Result<(), Failure>> {
     let (noun, matches) = matches.subcommand()?;
     if let Some(done) = doctor::run(noun, matches) {
@@ -77,7 +80,8 @@ pub(crate) fn run(matches: &ArgMatches, contract: &Value) -> Option<Result<(), F
     let done = watch::run(noun, verb, matches)
         .or_else(|| apply::run(noun, verb, matches))
         .or_else(|| emit::run(noun, verb, matches))
-        .or_else(|| upkeep::run(noun, verb, matches));
+        .or_else(|| keys::run(noun, verb, matches))
+        .or_else(|| maintenance::run(noun, verb, matches));
     if done.is_some() {
         return done;
     }
@@ -95,7 +99,7 @@ async fn ask(verb: &Verb, operation: &Operation, matches: &ArgMatches) -> Result
     done
 }
 
-/// Who is asked, and how the answer is shown.
+/// Reads the connection and output options, and opens the client.
 async fn opened(matches: &ArgMatches) -> Result<(Client, Shown), Failure> {
     let target = Target::from_arg_matches(matches).map_err(Failure::unexpected)?;
     let shown = Shown::from_arg_matches(matches).map_err(Failure::unexpected)?;
@@ -117,8 +121,11 @@ async fn asked(
     if shown.dry_run && !operation.has_dry_run() && asking.method != axum::http::Method::GET {
         return dry(&asking);
     }
-    if verb.asks && !shown.yes && !is_sure(&format!("{} {} {}", verb.noun, verb.verb, asking.path))? {
-        return Err(Failure::new(Code::Conflict, "nothing was done"));
+    if verb.needs_confirmation
+        && !shown.yes
+        && !is_sure(&format!("{} {} {}", verb.noun, verb.verb, asking.path))?
+    {
+        return Err(Failure::new(Code::Conflict, "not confirmed: nothing was changed"));
     }
     if operation.is_stream {
         return watch::cell(client, shown, &asking).await;
@@ -136,12 +143,14 @@ async fn asked(
     }
     shown.show(&answer, verb.columns)?;
     if let Some(next) = answer["nextCursor"].as_str().filter(|_| operation.is_page && !shown.quiet) {
-        talk(&format!("there are more (from {next} on): `--all` shows them, `--limit` more of them"));
+        print_message(&format!(
+            "more results follow (cursor {next}): use `--all` for all pages, or `--limit` for a larger page"
+        ));
     }
     outcome(&answer, asking.path.contains("wait="))
 }
 
-/// What a run that was waited for came to is how the program ends.
+/// Maps the status of a run that was waited for to the exit code.
 fn outcome(answer: &Value, has_waited: bool) -> Result<(), Failure> {
     let run = answer.get("run").filter(|run| run.is_object()).unwrap_or(answer);
     if !has_waited {
@@ -149,23 +158,25 @@ fn outcome(answer: &Value, has_waited: bool) -> Result<(), Failure> {
     }
     match run["status"].as_str() {
         Some("failed") => {
-            let why = run.pointer("/error/message").and_then(Value::as_str).unwrap_or("it stands still");
-            Err(Failure::new(Code::Failed, format!("the run has failed: {why}")))
+            let why = run.pointer("/error/message").and_then(Value::as_str).unwrap_or("no error message");
+            Err(Failure::new(Code::Failed, format!("the run failed: {why}")))
         }
         Some("cancelled") => Err(Failure::new(Code::Failed, "the run was cancelled")),
         Some("completed") | None => Ok(()),
-        Some(status) => Err(Failure::new(Code::TimedOut, format!("the run is still {status}"))),
+        Some(status) => {
+            Err(Failure::new(Code::TimedOut, format!("the wait timed out; the run is still {status}")))
+        }
     }
 }
 
-/// The whole id of a run that was named by its beginning.
+/// Returns the full id of a run that is given by the beginning of its id.
 async fn whole_id(client: &Client, given: &str) -> Result<String, Failure> {
     if given.len() >= 32 {
         return Ok(given.to_owned());
     }
     let (mut found, mut cursor) = (Vec::new(), String::new());
     for _ in 0..PAGES {
-        let page = client.ask(Asking::get(format!("/v1/runs?limit=200{cursor}"))).await?.json()?;
+        let page = client.ask(ApiRequest::get(format!("/v1/runs?limit=200{cursor}"))).await?.json()?;
         let ids = page["items"].as_array().into_iter().flatten().filter_map(|run| run["id"].as_str());
         found.extend(ids.filter(|id| id.starts_with(given)).map(str::to_owned));
         match page["nextCursor"].as_str() {
@@ -177,23 +188,29 @@ async fn whole_id(client: &Client, given: &str) -> Result<String, Failure> {
     }
     match found.as_slice() {
         [one] => Ok(one.clone()),
-        [] => Err(Failure::new(Code::NotFound, format!("no run's id begins with `{given}`"))),
+        [] => Err(Failure::new(Code::NotFound, format!("no run id starts with `{given}`"))),
         [first, second, ..] => {
-            let why = format!("`{given}` begins several runs' ids ({first}, {second}, …): write more of it");
+            let why = format!("`{given}` matches several runs ({first}, {second}, …): write more of the id");
             Err(Failure::new(Code::Invalid, why))
         }
     }
 }
 
-async fn every_page(client: &Client, asking: &Asking, first: Value) -> Result<Value, Failure> {
+async fn every_page(client: &Client, asking: &ApiRequest, first: Value) -> Result<Value, Failure> {
     let mut all = first;
     while let Some(next) = all["nextCursor"].as_str().map(str::to_owned) {
         let between = if asking.path.contains('?') { '&' } else { '?' };
         let cursor = encoded(&next);
-        let more = Asking::get(format!("{}{between}cursor={cursor}", asking.path));
+        let more = ApiRequest::get(format!("{}{between}cursor={cursor}", asking.path));
         let mut page = client.ask(more).await?.json()?;
         if let (Some(items), Some(more)) = (all["items"].as_array_mut(), page["items"].as_array_mut()) {
             items.append(more);
+        }
+        if let Some(more) = page["unreadable"].as_array_mut() {
+            match all["unreadable"].as_array_mut() {
+                Some(rows) => rows.append(more),
+                None => all["unreadable"] = page["unreadable"].take(),
+            }
         }
         all["nextCursor"] = page["nextCursor"].take();
     }
@@ -203,19 +220,19 @@ async fn every_page(client: &Client, asking: &Asking, first: Value) -> Result<Va
     Ok(all)
 }
 
-/// A text as a query takes it.
+/// Encodes text for a query string.
 fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
-/// Shows what would be sent.
-fn dry(asking: &Asking) -> Result<(), Failure> {
+/// Prints the request that would be sent.
+fn dry(asking: &ApiRequest) -> Result<(), Failure> {
     let body =
         asking.body.as_ref().map(|(_, body)| String::from_utf8_lossy(body).into_owned()).unwrap_or_default();
     crate::output::line(format!("{} {} {body}", asking.method, asking.path).trim_end())
 }
 
-/// Somebody at a terminal says yes; programs are not asked.
+/// Asks for confirmation at a terminal. Without a terminal the answer is yes, so that scripts do not hang.
 fn is_sure(what: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Ok(true);
@@ -226,7 +243,7 @@ fn is_sure(what: &str) -> Result<bool, Failure> {
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-/// Reads a duration.
+/// Parses a duration such as `30s` or `PT30S`.
 pub(crate) fn duration(text: &str) -> Result<Duration, Failure> {
     let ms = duration_ms(&Value::String(text.to_owned()));
     let wrong =

@@ -1,4 +1,4 @@
-//! How answers are shown: as tables for people, as the API's own JSON for programs.
+//! Output of responses: as tables for people, or as the API's own JSON for programs.
 
 use std::io::IsTerminal;
 
@@ -10,46 +10,45 @@ use stepwell::core::document;
 use crate::exit::Failure;
 use crate::output;
 
-/// How an answer is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Aligned columns for people.
     Table,
-    /// The API's own JSON.
+    /// JSON as the API returns it.
     Json,
-    /// The same as YAML.
+    /// The same data as YAML.
     Yaml,
-    /// One line of JSON per row.
+    /// One JSON object per line and row.
     Ndjson,
-    /// Only ids, one per line.
+    /// Only the ids, one per line.
     Id,
 }
 
-/// What is said besides who is asked.
+/// The output options of every verb.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "How it is shown")]
+#[command(next_help_heading = "Output options")]
 pub(crate) struct Shown {
-    /// How the answer is shown.
+    /// Output format of the response.
     #[arg(short = 'o', long = "output", value_enum, default_value = "table", global = true)]
     output: Format,
     /// The same as `--output json`.
     #[arg(long, global = true)]
     json: bool,
-    /// Say nothing that is not data.
+    /// Print only data, no messages.
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Ask nothing before something is done.
+    /// Do not ask for confirmation.
     #[arg(short, long, global = true)]
     pub(crate) yes: bool,
-    /// Only show the request that would be sent; where the server can try it out, what would come of it.
+    /// Show the request without sending it; operations with a dry run of their own are sent and change nothing.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
-    /// Every page of a listing, not only the first.
+    /// Fetch all pages of a list, not only the first.
     #[arg(long, global = true)]
     pub(crate) all: bool,
 }
 
-/// Characters of a cell at most.
+/// Maximum number of characters of a table cell. Longer text is cut.
 const CELL: usize = 80;
 
 impl Shown {
@@ -57,12 +56,16 @@ impl Shown {
         if self.json { Format::Json } else { self.output }
     }
 
-    /// Shows an answer.
+    /// Prints a response in the chosen format.
     pub(crate) fn show(&self, value: &Value, columns: &[&str]) -> Result<(), Failure> {
         if value.is_null() {
             return Ok(());
         }
         let items = value.get("items").and_then(Value::as_array);
+        // JSON and YAML contain the unreadable rows.
+        if items.is_some() && !matches!(self.format(), Format::Json | Format::Yaml) {
+            unreadable(value);
+        }
         match (self.format(), items) {
             (Format::Json, _) => output::line(&value.to_string()),
             (Format::Yaml, _) => output::print(&document::yaml(value)),
@@ -78,7 +81,21 @@ impl Shown {
     }
 }
 
-/// What something is known by.
+/// Prints a warning for each row of a page that cannot be read. It is printed with `--quiet` too, because the data is
+/// incomplete.
+fn unreadable(page: &Value) {
+    for row in page.get("unreadable").and_then(Value::as_array).into_iter().flatten() {
+        let field = |name: &str| row.get(name).map(text).unwrap_or_default();
+        output::print_message(&format!(
+            "warning: row `{}` of table `{}` is unreadable and left out: {}; see `stepwell doctor --deep`",
+            field("key"),
+            field("table"),
+            field("why")
+        ));
+    }
+}
+
+/// Returns the field that identifies an item.
 fn id(item: &Value) -> String {
     let known = ["id", "name", "key", "run", "namespace", "version"].iter().find_map(|field| item.get(field));
     text(known.unwrap_or(item))
@@ -123,27 +140,27 @@ fn fields(value: &Value) -> Result<(), Failure> {
     })
 }
 
-/// `detail.updatedAt` as `UPDATED-AT`.
+/// Returns the heading of a column: `detail.updatedAt` becomes `UPDATED-AT`.
 fn heading(column: &str) -> String {
     super::args::kebab(column.rsplit('.').next().unwrap_or(column)).to_uppercase()
 }
 
-/// What is empty says nothing.
+/// Returns the fields, without empty lists.
 fn shown_fields(fields: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     fields.iter().filter(|(_, value)| !value.as_array().is_some_and(Vec::is_empty))
 }
 
-/// A text that stands out, for people at a terminal.
+/// Returns bold text if colours are enabled.
 pub(super) fn bold(text: &str) -> String {
     coloured(text, 1)
 }
 
-/// A text in a colour, for people at a terminal who want it.
+/// Returns text with an ANSI code if colours are enabled.
 pub(super) fn coloured(text: &str, code: u8) -> String {
     if has_colour() { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
 }
 
-/// Colour is for people at a terminal who want it.
+/// Returns true if standard output is a terminal and `NO_COLOR` is not set.
 fn has_colour() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }

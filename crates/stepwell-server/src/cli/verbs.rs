@@ -1,21 +1,21 @@
-//! Which verbs there are, and which operation of the API each of them is.
+//! The verbs that are single API operations.
 
-/// A verb that is an operation of the API: its arguments are the operation's.
+/// A verb that calls one API operation, with the arguments of that operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Verb {
     pub(crate) noun: &'static str,
     pub(crate) verb: &'static str,
     pub(crate) operation: &'static str,
-    /// What of a row is shown in a table; everything if there is nothing here.
+    /// Columns of the table output; empty means all fields.
     pub(crate) columns: &'static [&'static str],
-    /// Somebody at a terminal is asked before it is done.
-    pub(crate) asks: bool,
-    /// It may take a while: somebody at a terminal is shown that it goes on.
+    /// Asks for confirmation at a terminal.
+    pub(crate) needs_confirmation: bool,
+    /// Shows a spinner at a terminal, because the operation may take a while.
     pub(crate) is_long: bool,
 }
 
 const fn verb(noun: &'static str, verb: &'static str, operation: &'static str) -> Verb {
-    Verb { noun, verb, operation, columns: &[], asks: false, is_long: false }
+    Verb { noun, verb, operation, columns: &[], needs_confirmation: false, is_long: false }
 }
 
 impl Verb {
@@ -29,43 +29,53 @@ impl Verb {
         self
     }
 
-    const fn asks(mut self) -> Self {
-        self.asks = true;
+    const fn needs_confirmation(mut self) -> Self {
+        self.needs_confirmation = true;
         self
     }
 }
 
-/// What each noun is about.
+/// Help text of each noun.
 pub(crate) const NOUNS: &[(&str, &str)] = &[
-    ("action", "Actions that steps call, here or at workers elsewhere"),
-    ("apikey", "Keys with which programs ask the server"),
-    ("audit", "Who did what"),
-    ("event", "Events, and what they are called"),
-    ("flow", "Flows that rest in tokens, behind handles or as runs"),
-    ("handle", "Where flows rest, one row each"),
-    ("key", "The keys that seal tokens"),
-    ("kv", "The key-value store"),
-    ("link", "Links between things"),
+    ("action", "Actions that steps call, in the server or on remote workers"),
+    ("apikey", "API keys for programs"),
+    ("audit", "Audit trail and its seals"),
+    ("event", "Events and event types"),
+    ("flow", "Flows, whose state is kept in sealed tokens, handles or durable runs"),
+    ("handle", "Handles, which store the state of flows as rows"),
+    ("key", "Keys that seal tokens"),
+    ("kv", "Key-value store"),
+    ("link", "Links between entities"),
     ("run", "Runs of workflows"),
-    ("schedule", "Workflows that start by the clock"),
+    ("schedule", "Schedules that start workflows"),
     ("signal", "Signals to runs"),
-    ("state", "Slots that runs share"),
-    ("task", "What workers elsewhere are to do"),
-    ("tenant", "The tenants of the server"),
-    ("trigger", "What starts workflows, and why something did not"),
-    ("wait", "What runs wait for"),
+    ("state", "State slots that runs share"),
+    ("task", "Tasks for remote workers"),
+    ("tenant", "Tenants of the server"),
+    ("token", "Tokens of flows, and answer links to open waits"),
+    ("trigger", "Triggers of workflows, and the log of their decisions"),
+    ("wait", "Open waits of runs"),
 ];
 
-/// The verbs.
+// A verb does not list its arguments: they are generated from the parameters and body fields of its
+// operation. So the command line cannot differ from the API.
 pub(crate) const VERBS: &[Verb] = &[
     verb("action", "list", "listActions").columns(&["name", "remote", "version", "group", "about"]),
     verb("action", "show", "showAction"),
     verb("action", "put", "putAction"),
-    verb("action", "delete", "deleteAction").asks(),
-    verb("apikey", "list", "listApiKeys").columns(&["id", "name", "permissions", "expiresAt", "createdAt"]),
+    verb("action", "delete", "deleteAction").needs_confirmation(),
+    verb("apikey", "list", "listApiKeys").columns(&[
+        "id",
+        "name",
+        "permissions",
+        "roles",
+        "user",
+        "expiresAt",
+        "createdAt",
+    ]),
     verb("apikey", "create", "createApiKey"),
     verb("apikey", "rotate", "rotateApiKey"),
-    verb("apikey", "revoke", "revokeApiKey").asks(),
+    verb("apikey", "revoke", "revokeApiKey").needs_confirmation(),
     verb("audit", "list", "listAudit").columns(&["at", "operation", "subject", "actor", "run"]),
     verb("audit", "seals", "listAuditSeals"),
     verb("audit", "verify", "verifyAudit").long(),
@@ -73,24 +83,24 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("event", "types", "listEventTypes").columns(&["name", "about", "correlation"]),
     verb("event", "show-type", "showEventType"),
     verb("event", "put-type", "putEventType"),
-    verb("event", "delete-type", "deleteEventType").asks(),
+    verb("event", "delete-type", "deleteEventType").needs_confirmation(),
     verb("flow", "start", "startFlow"),
     verb("handle", "list", "listHandles"),
-    verb("handle", "revoke", "revokeHandles").asks(),
+    verb("handle", "revoke", "revokeHandles").needs_confirmation(),
     verb("handle", "cleanup", "cleanUpHandles").long(),
     verb("key", "list", "listSealingKeys"),
     verb("kv", "namespaces", "listKeyNamespaces"),
     verb("kv", "list", "listKeys").columns(&["key", "value", "revision", "expiresAt", "updatedAt"]),
     verb("kv", "get", "getKey"),
     verb("kv", "set", "setKey"),
-    verb("kv", "delete", "deleteKey").asks(),
+    verb("kv", "delete", "deleteKey").needs_confirmation(),
     verb("kv", "increment", "incrementKey"),
     verb("kv", "change", "changeData"),
     verb("kv", "watch", "watchKey"),
     verb("link", "namespaces", "listLinkNamespaces"),
     verb("link", "list", "listLinks"),
     verb("link", "put", "putLink"),
-    verb("link", "delete", "deleteLinks").asks(),
+    verb("link", "delete", "deleteLinks").needs_confirmation(),
     verb("link", "lookup", "lookUpLinks"),
     verb("link", "types", "listLinkTypes"),
     verb("link", "relations", "listLinkRelations"),
@@ -104,15 +114,16 @@ pub(crate) const VERBS: &[Verb] = &[
         "entry.exited",
         "entry.entered",
     ]),
+    verb("run", "timeline", "listTimeline").columns(&["at", "type", "version", "action", "actor"]),
     verb("run", "version", "showRunVersion"),
     verb("run", "diff", "diffRun"),
     verb("run", "documents", "listDocuments").columns(&["key", "kind", "tags", "at"]),
     verb("run", "graph", "drawRun"),
     verb("run", "export", "exportRun"),
     verb("run", "retry", "retryRun"),
-    verb("run", "dismiss", "dismissRun").asks(),
-    verb("run", "cancel", "cancelRun").asks(),
-    verb("run", "delete", "deleteRun").asks(),
+    verb("run", "dismiss", "dismissRun").needs_confirmation(),
+    verb("run", "cancel", "cancelRun").needs_confirmation(),
+    verb("run", "delete", "deleteRun").needs_confirmation(),
     verb("run", "suspend", "suspendRun"),
     verb("run", "resume", "resumeRun"),
     verb("run", "patch", "patchRun"),
@@ -122,13 +133,13 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("schedule", "list", "listSchedules"),
     verb("schedule", "show", "showSchedule"),
     verb("schedule", "put", "putSchedule"),
-    verb("schedule", "delete", "deleteSchedule").asks(),
+    verb("schedule", "delete", "deleteSchedule").needs_confirmation(),
     verb("signal", "send", "signalRun"),
     verb("state", "list", "listWorkflowSlots"),
     verb("state", "list-of-run", "listExecutionSlots"),
     verb("state", "get", "getWorkflowSlot"),
     verb("state", "set", "setWorkflowSlot"),
-    verb("state", "delete", "deleteWorkflowSlot").asks(),
+    verb("state", "delete", "deleteWorkflowSlot").needs_confirmation(),
     verb("state", "increment", "incrementWorkflowSlot"),
     verb("state", "merge", "mergeWorkflowSlot"),
     verb("state", "append", "appendWorkflowSlot"),
@@ -137,7 +148,7 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("state", "watch", "watchWorkflowSlot"),
     verb("state", "get-of-run", "getExecutionSlot"),
     verb("state", "set-of-run", "setExecutionSlot"),
-    verb("state", "delete-of-run", "deleteExecutionSlot").asks(),
+    verb("state", "delete-of-run", "deleteExecutionSlot").needs_confirmation(),
     verb("state", "increment-of-run", "incrementExecutionSlot"),
     verb("state", "merge-of-run", "mergeExecutionSlot"),
     verb("state", "append-of-run", "appendExecutionSlot"),
@@ -150,11 +161,16 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("tenant", "create", "createTenant"),
     verb("tenant", "show", "showTenant"),
     verb("tenant", "update", "updateTenant"),
-    verb("tenant", "delete", "deleteTenant").asks(),
+    verb("tenant", "delete", "deleteTenant").needs_confirmation(),
     verb("tenant", "create-key", "createTenantApiKey"),
+    verb("token", "create", "createAnswerLink"),
     verb("trigger", "list", "listTriggers"),
     verb("trigger", "log", "listTriggerLog"),
-    verb("wait", "list", "listWaits").columns(&["run", "place", "since", "until", "detail.signals"]),
+    verb("wait", "list", "listWaits").columns(&["id", "workflow", "title", "due", "answerers", "claimedBy"]),
+    verb("wait", "show", "showWait"),
+    verb("wait", "answer", "answerWait"),
+    verb("wait", "claim", "claimWait"),
+    verb("wait", "release", "releaseWait"),
     verb("workflow", "list", "listWorkflows"),
     verb("workflow", "show", "showWorkflow"),
     verb("workflow", "versions", "listVersions"),
@@ -162,11 +178,11 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("workflow", "publish", "publishVersion"),
     verb("workflow", "show-draft", "showDraft"),
     verb("workflow", "put-draft", "putDraft"),
-    verb("workflow", "delete-draft", "deleteDraft").asks(),
+    verb("workflow", "delete-draft", "deleteDraft").needs_confirmation(),
     verb("workflow", "publish-draft", "publishDraft"),
     verb("workflow", "activate", "activateVersion"),
-    verb("workflow", "deactivate", "deactivateWorkflow").asks(),
-    verb("workflow", "archive", "archiveWorkflow").asks(),
+    verb("workflow", "deactivate", "deactivateWorkflow").needs_confirmation(),
+    verb("workflow", "archive", "archiveWorkflow").needs_confirmation(),
     verb("workflow", "restore", "restoreWorkflow"),
     verb("workflow", "changes", "diffVersions"),
     verb("workflow", "view", "drawWorkflow"),

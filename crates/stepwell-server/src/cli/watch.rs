@@ -1,4 +1,4 @@
-//! `run wait` and `run watch`: until a run has ended, silently or checkpoint by checkpoint.
+//! `run wait` and `run watch`: wait until a run has ended, without output or with one line per checkpoint.
 
 use std::time::Duration;
 
@@ -6,23 +6,26 @@ use clap::{Arg, ArgMatches, Command};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::client::{Asking, Client};
+use super::client::{ApiRequest, Client};
 use super::show::{Format, Shown};
 use super::{everywhere, opened, outcome, whole_id};
 use crate::exit::{Code, Failure};
 use crate::output;
 use crate::server::runtime;
 
-/// How long the server is asked to wait at a time.
+/// Duration of one waiting request. Longer waits are several requests.
 const AT_A_TIME: Duration = Duration::from_secs(30);
 
 pub(super) fn with_verbs(command: Command) -> Command {
-    let run = || Arg::new("run").value_name("RUN").required(true).help("The run's id, or its beginning");
-    let wait = Arg::new("for").long("for").value_name("DURATION").help("Give up after so long (exit code 8)");
+    let run = || Arg::new("run").value_name("RUN").required(true).help("Run id, or the beginning of it");
+    let wait = Arg::new("for")
+        .long("for")
+        .value_name("DURATION")
+        .help("Maximum time to wait, then exit code 8 [default: unlimited]");
     let waits =
-        everywhere(Command::new("wait")).about("Waits until a run has ended or stands still with an error");
+        everywhere(Command::new("wait")).about("Wait until a run has completed, failed or been cancelled");
     let watches = everywhere(Command::new("watch"))
-        .about("Shows the checkpoints of a run as they come, until it has ended");
+        .about("Show the checkpoints of a run as they are committed, until it has ended");
     command.mut_subcommand("run", |noun| {
         noun.subcommand(waits.arg(run()).arg(wait)).subcommand(watches.arg(run()))
     })
@@ -49,7 +52,7 @@ async fn wait(matches: &ArgMatches) -> Result<(), Failure> {
         loop {
             let left = limit.map_or(AT_A_TIME, |limit| limit.saturating_sub(began.elapsed()).min(AT_A_TIME));
             let path = format!("/v1/runs/{run}?wait={}ms", left.as_millis());
-            let answer = client.ask(Asking::get(path)).await?.json()?;
+            let answer = client.ask(ApiRequest::get(path)).await?.json()?;
             let is_over = matches!(answer["status"].as_str(), Some("completed" | "cancelled" | "failed"));
             if is_over || left.is_zero() {
                 shown.show(&answer, &[])?;
@@ -73,11 +76,11 @@ async fn watch(matches: &ArgMatches) -> Result<(), Failure> {
     watched
 }
 
-/// Follows a run; a connection that is lost is made again, from the last checkpoint on.
+/// Follows a run. A lost connection is opened again after the last checkpoint seen.
 async fn follow(client: &Client, shown: &Shown, run: &str) -> Result<(), Failure> {
     let mut last: Option<String> = None;
     loop {
-        let mut asking = Asking::get(format!("/v1/runs/{run}/events"));
+        let mut asking = ApiRequest::get(format!("/v1/runs/{run}/events"));
         if let Some(last) = &last {
             asking.headers.push((axum::http::HeaderName::from_static("last-event-id"), last.clone()));
         }
@@ -90,7 +93,7 @@ async fn follow(client: &Client, shown: &Shown, run: &str) -> Result<(), Failure
                 if let Some(id) = line(&event, "id: ") {
                     last = Some(id.to_owned());
                 }
-                if let Some(done) = told(shown, &event)? {
+                if let Some(done) = print_event(shown, &event)? {
                     return done;
                 }
             }
@@ -98,8 +101,8 @@ async fn follow(client: &Client, shown: &Shown, run: &str) -> Result<(), Failure
     }
 }
 
-/// Shows a value whenever it changes, until whoever watches has seen enough (Ctrl-C).
-pub(super) async fn cell(client: &Client, shown: &Shown, asking: &Asking) -> Result<(), Failure> {
+/// Shows a value whenever it changes, until Ctrl-C or the end of the stream.
+pub(super) async fn cell(client: &Client, shown: &Shown, asking: &ApiRequest) -> Result<(), Failure> {
     let mut body = client.stream(asking.clone()).await?;
     let mut text = String::new();
     while let Some(Ok(frame)) = body.frame().await {
@@ -113,15 +116,15 @@ pub(super) async fn cell(client: &Client, shown: &Shown, asking: &Asking) -> Res
             }
         }
     }
-    Err(Failure::new(Code::Unreachable, "the server has ended the stream: watch again"))
+    Err(Failure::new(Code::Unreachable, "the server closed the stream: run the command again"))
 }
 
 fn line<'a>(event: &'a str, name: &str) -> Option<&'a str> {
     event.lines().find_map(|line| line.strip_prefix(name))
 }
 
-/// Shows an event; gives how the program ends if the run has.
-fn told(shown: &Shown, event: &str) -> Result<Option<Result<(), Failure>>, Failure> {
+/// Shows an event. Returns the program's result if the run has ended.
+fn print_event(shown: &Shown, event: &str) -> Result<Option<Result<(), Failure>>, Failure> {
     let Some(data) = line(event, "data: ") else { return Ok(None) };
     let data: Value = serde_json::from_str(data).map_err(Failure::unexpected)?;
     match line(event, "event: ") {
@@ -135,7 +138,7 @@ fn told(shown: &Shown, event: &str) -> Result<Option<Result<(), Failure>>, Failu
             output::line(format!("version {:<4} {action:<32} {into}", data["version"]).trim_end())?;
         }
         Some("checkpoint") => output::line(&data.to_string())?,
-        Some("gone") => return Err(Failure::new(Code::NotFound, "the run is not there any more")),
+        Some("gone") => return Err(Failure::new(Code::NotFound, "the run no longer exists")),
         Some("status") => {
             let is_final = matches!(data["status"].as_str(), Some("completed" | "cancelled" | "failed"));
             if shown.format() == Format::Table {

@@ -1,7 +1,7 @@
-//! Configuration: a flag goes before the environment, that before the file, that before the default.
+//! Configuration. Precedence: flag, environment, file, default.
 //!
-//! Every setting has one name, `section.key`: so it stands in `stepwell.toml`, as `STEPWELL_SECTION__KEY` in the environment
-//! (`…_FILE` names a file that has the value), and so an error and `stepwell config show` call it.
+//! Every setting has one name, `section.key`, in `stepwell.toml`, in errors and in `stepwell config show`. Its
+//! environment variable is `STEPWELL_SECTION__KEY`, or `STEPWELL_SECTION__KEY_FILE` for a file that contains the value.
 
 mod settings;
 mod show;
@@ -13,18 +13,21 @@ use serde_json::{Map, Value};
 use stepwell::core::near::did_you_mean;
 
 use crate::exit::{Code, Failure};
-pub(crate) use settings::{Log, LogFormat, MailSecurity, Oidc, Settings, Span, Telemetry};
+pub(crate) use settings::{
+    Database, EmailOutlet, Flows, Lifetime, Log, LogFormat, MailSecurity, MailTemplate, Oidc, OutletSettings,
+    Settings, Span, StrategySettings, Telemetry, WebhookOutlet,
+};
 pub(crate) use show::{Verb, run};
 
-/// The file that is read if none is named, and if it is there.
+/// File that is read if no other is named and this one exists.
 const FILE: &str = "stepwell.toml";
-/// What the names of our variables begin with.
+/// Prefix of our environment variables.
 const PREFIX: &str = "STEPWELL_";
-/// What stands between section and key in them.
+/// Separator of section and key in their names.
 const BETWEEN: &str = "__";
-/// What is behind the name of a variable that names a file.
+/// Suffix of variables that name a file with the value.
 const IN_FILE: &str = "_FILE";
-/// Variables that other programs know too, and which settings they are for. Ours go before them.
+/// Standard variables and the settings they set. Our own variables override them.
 const USUAL: [(&str, &str); 11] = [
     ("DATABASE_URL", "database.url"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "telemetry.endpoint"),
@@ -38,21 +41,17 @@ const USUAL: [(&str, &str); 11] = [
     ("OTEL_TRACES_SAMPLER_ARG", "telemetry.sampler_arg"),
     ("OTEL_SDK_DISABLED", "telemetry.disabled"),
 ];
-/// The one of them that is a number of milliseconds.
+/// The standard variable whose value is a number of milliseconds.
 const TIMEOUT_MS: &str = "OTEL_EXPORTER_OTLP_TIMEOUT";
-/// What a secret is shown as.
+/// Text that is shown in place of a secret.
 const HIDDEN: &str = "***";
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
-    /// Nobody has said anything.
     Default,
-    /// This file.
     File(PathBuf),
-    /// This variable.
     Environment(String),
-    /// This flag.
     Flag(&'static str),
 }
 
@@ -67,28 +66,26 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// The configuration in force, and where each value came from.
+/// The effective configuration, with the origin of each value.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) settings: Settings,
     values: BTreeMap<String, (Value, Origin)>,
 }
 
-/// A value that a flag gives.
+/// Setting, flag and the flag's value, if it was given.
 pub(crate) type Flag = (&'static str, &'static str, Option<String>);
 
-/// What is looked at.
+/// Sources of the configuration.
 pub(crate) struct Sources<'a> {
-    /// The file, if one is named.
+    /// The file named by `--config`. `None` reads `stepwell.toml` if it exists.
     pub(crate) file: Option<&'a Path>,
-    /// The environment.
     pub(crate) environment: Vec<(String, String)>,
-    /// Setting, flag, and value.
     pub(crate) flags: Vec<Flag>,
 }
 
 impl Sources<'_> {
-    /// The process's own environment and these flags.
+    /// Takes the environment of the process and the given file and flags.
     pub(crate) fn of(file: Option<&Path>, flags: Vec<Flag>) -> Sources<'_> {
         let environment = std::env::vars_os();
         let environment = environment
@@ -102,17 +99,17 @@ fn invalid(why: impl Into<String>) -> Failure {
 }
 
 impl Config {
-    /// Reads the configuration.
+    /// Reads and checks the configuration. An unknown setting is an error.
     pub(crate) fn read(sources: &Sources<'_>) -> Result<Self, Failure> {
         let default = serde_json::to_value(Settings::default()).map_err(Failure::unexpected)?;
         let mut values = BTreeMap::new();
         flatten(&default, &mut |name, value| drop(values.insert(name, (value.clone(), Origin::Default))));
-        for (name, value, origin) in said(sources)? {
+        for (name, value, origin) in given_settings(sources)? {
             let known = values.get(&name).map(|(known, _)| known.clone());
             let Some(known) = known else {
                 let names = values.keys().map(String::as_str);
                 return Err(invalid(format!(
-                    "{origin}: there is no setting `{name}`{}",
+                    "{origin}: unknown setting `{name}`{}",
                     did_you_mean(&name, names)
                 )));
             };
@@ -123,40 +120,43 @@ impl Config {
         Ok(Config { settings, values })
     }
 
-    /// Every setting with its value, secrets hidden, and where it came from.
+    /// Returns every setting with its value and origin. Secrets and passwords are replaced by `***`.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&str, Value, &Origin)> {
         self.values.iter().map(|(name, (value, origin))| {
             let value = match value {
                 Value::String(text) if settings::is_url(name) => without_password(text).into(),
                 Value::String(_) if settings::is_secret(name) => HIDDEN.into(),
-                value => value.clone(),
+                value => without_secrets(value),
             };
             (name.as_str(), value, origin)
         })
     }
 }
 
-/// What file, environment and flags say, in the order in which they count.
-fn said(sources: &Sources<'_>) -> Result<Vec<(String, Value, Origin)>, Failure> {
-    let mut said = Vec::new();
+/// Collects the values of file, environment and flags, in ascending precedence.
+fn given_settings(sources: &Sources<'_>) -> Result<Vec<(String, Value, Origin)>, Failure> {
+    let mut given_settings = Vec::new();
     let file = sources.file.map_or_else(|| PathBuf::from(FILE), Path::to_path_buf);
     if sources.file.is_some() || file.exists() {
         let text = std::fs::read_to_string(&file).map_err(|error| {
             Failure::new(
                 Code::NotFound,
-                format!("the configuration {} cannot be read: {error}", file.display()),
+                format!("cannot read the configuration file {}: {error}", file.display()),
             )
         })?;
-        let table: toml::Table =
-            text.parse().map_err(|error| invalid(format!("{} is not TOML: {error}", file.display())))?;
+        let table: toml::Table = text
+            .parse()
+            .map_err(|error| invalid(format!("{} is not valid TOML: {error}", file.display())))?;
         let table = serde_json::to_value(table).map_err(Failure::unexpected)?;
-        flatten(&table, &mut |name, value| said.push((name, value.clone(), Origin::File(file.clone()))));
+        flatten(&table, &mut |name, value| {
+            given_settings.push((name, value.clone(), Origin::File(file.clone())));
+        });
     }
     let environment: BTreeMap<_, _> = sources.environment.iter().cloned().collect();
     for (variable, name) in USUAL {
         if let Some(value) = environment.get(variable).filter(|value| !value.is_empty()) {
             let value = if variable == TIMEOUT_MS { format!("{value}ms") } else { value.clone() };
-            said.push((name.to_owned(), value.into(), Origin::Environment(variable.to_owned())));
+            given_settings.push((name.to_owned(), value.into(), Origin::Environment(variable.to_owned())));
         }
     }
     for (variable, value) in &environment {
@@ -167,28 +167,28 @@ fn said(sources: &Sources<'_>) -> Result<Vec<(String, Value, Origin)>, Failure> 
         let (name, value) = match name.strip_suffix(IN_FILE) {
             Some(name) if !settings::is_file(&setting(variable)) => {
                 let text = std::fs::read_to_string(value)
-                    .map_err(|error| invalid(format!("{variable}: {value} cannot be read: {error}")))?;
+                    .map_err(|error| invalid(format!("{variable}: cannot read {value}: {error}")))?;
                 (name, text.trim_end_matches(['\n', '\r']).to_owned())
             }
             _ => (name, value.clone()),
         };
-        said.push((setting(name), value.into(), origin));
+        given_settings.push((setting(name), value.into(), origin));
     }
     for (name, flag, value) in &sources.flags {
         if let Some(value) = value {
-            said.push(((*name).to_owned(), value.as_str().into(), Origin::Flag(flag)));
+            given_settings.push(((*name).to_owned(), value.as_str().into(), Origin::Flag(flag)));
         }
     }
-    Ok(said)
+    Ok(given_settings)
 }
 
-/// The setting that a variable is for.
+/// Returns the name of the setting that a variable sets.
 fn setting(variable: &str) -> String {
     let name = variable.strip_prefix(PREFIX).unwrap_or(variable);
     name.replacen(BETWEEN, ".", 1).to_ascii_lowercase()
 }
 
-/// Gives every value in sections its whole name. A list is a value.
+/// Calls `each` with the full name of every value. Lists are values and are not descended into.
 fn flatten(value: &Value, each: &mut impl FnMut(String, &Value)) {
     let Some(sections) = value.as_object() else { return };
     for (section, inside) in sections {
@@ -199,19 +199,20 @@ fn flatten(value: &Value, each: &mut impl FnMut(String, &Value)) {
     }
 }
 
-/// A text from the environment or a flag, as the type that the setting has; what cannot be read stays as it is.
+/// Converts text from the environment or a flag to the type of the setting. Text that cannot be converted is kept, so
+/// that reading the settings reports it.
 fn as_type_of(value: Value, default: &Value) -> Value {
     let Value::String(text) = &value else { return value };
     match default {
-        Value::Number(_) | Value::Bool(_) => serde_json::from_str(text).unwrap_or(value),
-        // A list of more than texts is written as JSON.
+        Value::Number(_) | Value::Bool(_) | Value::Object(_) => serde_json::from_str(text).unwrap_or(value),
+        // JSON, for lists of objects.
         Value::Array(_) if text.trim_start().starts_with('[') => serde_json::from_str(text).unwrap_or(value),
         Value::Array(_) => text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect(),
         _ => value,
     }
 }
 
-/// The values as settings. Each section is read by itself, so that an error names the setting.
+/// Reads the settings from the values. If that fails, the error names the setting.
 fn settings(values: &BTreeMap<String, (Value, Origin)>) -> Result<Settings, Failure> {
     let nested = |values: &mut dyn Iterator<Item = (&String, &Value)>| {
         let mut sections = Map::new();
@@ -224,7 +225,7 @@ fn settings(values: &BTreeMap<String, (Value, Origin)>) -> Result<Settings, Fail
     };
     let all = nested(&mut values.iter().map(|(name, (value, _))| (name, value)));
     serde_json::from_value(all).map_err(|error| {
-        // Which one it was shows when it is the only one that is not the default.
+        // Find the wrong value: try each one alone, with the defaults for all others.
         let wrong = values.iter().find(|(name, (value, _))| {
             let mut one = serde_json::to_value(Settings::default()).unwrap_or_default();
             let (section, key) = name.split_once('.').unwrap_or((name, ""));
@@ -233,14 +234,33 @@ fn settings(values: &BTreeMap<String, (Value, Origin)>) -> Result<Settings, Fail
         });
         match wrong {
             Some((name, (value, origin))) => {
-                invalid(format!("{origin}: `{name}` cannot be {value}: {error}"))
+                invalid(format!("{origin}: `{name}` has the invalid value {value}: {error}"))
             }
-            None => invalid(format!("the configuration cannot be used: {error}")),
+            None => invalid(format!("invalid configuration: {error}")),
         }
     })
 }
 
-/// The text of a URL with its password hidden.
+/// Replaces the secrets and the passwords in URLs of nested tables and lists.
+fn without_secrets(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let shown = fields.iter().map(|(name, value)| {
+                let value = match value {
+                    Value::String(_) if settings::is_secret_field(name) => HIDDEN.into(),
+                    Value::String(text) => without_password(text).into(),
+                    value => without_secrets(value),
+                };
+                (name.clone(), value)
+            });
+            Value::Object(shown.collect())
+        }
+        Value::Array(items) => items.iter().map(without_secrets).collect(),
+        value => value.clone(),
+    }
+}
+
+/// Replaces the password of a URL by `***`.
 fn without_password(text: &str) -> String {
     let Ok(mut url) = url::Url::parse(text) else { return text.to_owned() };
     if url.password().is_none() || url.set_password(Some(HIDDEN)).is_err() {
@@ -269,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_goes_before_the_environment_before_the_file_before_the_default() {
+    fn flag_overrides_environment_file_and_default() {
         let file = "[server]\nlisten = \"127.0.0.1:1\"\nburst = 7\nhead_timeout = \"3s\"\n";
         let environment =
             [("STEPWELL_SERVER__LISTEN", "127.0.0.1:2"), ("STEPWELL_SERVER__MAX_CONNECTIONS", "9")];
@@ -285,11 +305,11 @@ mod tests {
             origin("server.max_connections"),
             Origin::Environment("STEPWELL_SERVER__MAX_CONNECTIONS".to_owned())
         );
-        assert_eq!(origin("server.drain"), Origin::Default);
+        assert_eq!(origin("server.shutdown_timeout"), Origin::Default);
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_where_it_stands() {
+    fn invalid_settings_are_reported_with_origin() {
         let unknown = read(Some("[server]\nlissen = \"x\"\n"), &[], vec![]).unwrap_err();
         assert!(
             unknown.contains("stepwell.toml")
@@ -301,13 +321,13 @@ mod tests {
         assert!(unknown.contains("environment STEPWELL_SERVER__NOTHING"), "{unknown}");
         let wrong = read(None, &[("STEPWELL_SERVER__BURST", "many")], vec![]).unwrap_err();
         assert!(wrong.contains("`server.burst`") && wrong.contains("many"), "{wrong}");
-        let wrong = read(Some("[server]\ndrain = \"soon\"\n"), &[], vec![]).unwrap_err();
-        assert!(wrong.contains("`server.drain`") && wrong.contains("soon"), "{wrong}");
-        assert!(read(Some("[server\n"), &[], vec![]).unwrap_err().contains("is not TOML"));
+        let wrong = read(Some("[server]\nshutdown_timeout = \"soon\"\n"), &[], vec![]).unwrap_err();
+        assert!(wrong.contains("`server.shutdown_timeout`") && wrong.contains("soon"), "{wrong}");
+        assert!(read(Some("[server\n"), &[], vec![]).unwrap_err().contains("is not valid TOML"));
     }
 
     #[test]
-    fn issuers_are_a_list_of_tables_with_known_names() {
+    fn oidc_issuers_are_read_and_validated() {
         let file = "[[auth.oidc]]\nname = \"main\"\nissuer = \"https://id.example.com\"\naudience = \"stepwell\"\n\
                     tenant_claim = \"org\"\nalgorithms = [\"ES256\"]\nroles = { ops = [\"workflow:view\"] }\n";
         let config = read(Some(file), &[], vec![]).unwrap();
@@ -333,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_names_of_telemetry_are_known_and_ours_go_before_them() {
+    fn own_variables_override_standard_otel_variables() {
         let file = "[telemetry]\nservice_name = \"file\"\nendpoint = \"http://file.example.com\"\n";
         let environment = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel.example.com:4318"),
@@ -357,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_come_from_files_too_and_are_not_shown() {
+    fn secrets_are_read_from_files_and_hidden() {
         let folder = tempfile::tempdir().unwrap();
         let secret = folder.path().join("url");
         std::fs::write(&secret, "postgres://me:hush@db.example.com/x\n").unwrap();
@@ -370,5 +390,34 @@ mod tests {
         assert_eq!(config.settings.database.url, "postgres://me:hush@db.example.com/x");
         let shown: Vec<_> = config.shown().map(|(name, value, _)| format!("{name}={value}")).collect();
         assert!(!shown.join("\n").contains("hush"), "{shown:?}");
+    }
+
+    #[test]
+    fn nested_tables_are_read_and_their_secrets_hidden() {
+        let file = "[flows]\nworkflows = { login = \"sealed\" }\n\
+                    [flows.strategies.quick]\nkind = \"handle\"\nttl = \"never\"\n\
+                    [flows.outlets.hook]\nkind = \"webhook\"\nsecret_file = \"hook.secret\"\n\
+                    url = \"https://me:hush@hook.example.com/in\"\n";
+        let config = read(Some(file), &[], vec![]).unwrap();
+        let flows = &config.settings.flows;
+        assert_eq!(
+            (flows.workflows["login"].as_str(), flows.strategies.len(), flows.outlets.len()),
+            ("sealed", 1, 1)
+        );
+        let shown: Vec<_> = config.shown().map(|(name, value, _)| format!("{name}={value}")).collect();
+        let shown = shown.join("\n");
+        assert!(!shown.contains("hush") && shown.contains("hook.example.com/in"), "{shown}");
+        for (wrong, why) in [
+            ("[flows.strategies.quick]\nkind = \"handle\"\nonce = true\n", "once"),
+            ("[flows.strategies.quick]\nkind = \"row\"\n", "row"),
+            ("[flows.outlets.mail]\nkind = \"email\"\nurl = \"x\"\n", "url"),
+            ("[flows]\nstrategys = {}\n", "flows.strategies"),
+        ] {
+            let error = read(Some(wrong), &[], vec![]).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        let json = r#"{"quick": {"kind": "sealed", "ttl": "5m", "once": true}}"#;
+        let config = read(None, &[("STEPWELL_FLOWS__STRATEGIES", json)], vec![]).unwrap();
+        assert_eq!(config.settings.flows.strategies.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Every setting there is, with its default.
+//! All settings with their defaults. The doc comments of the sections and fields become `docs/reference/config.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -30,116 +30,119 @@ pub(crate) struct Settings {
     pub(crate) telemetry: Telemetry,
 }
 
-/// Who may connect, and how long they may take.
+/// Listening address, timeouts and limits of the HTTP server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {
-    /// The address to listen at; port 0 = any free one.
+    /// Address to listen on. Port 0 picks a free port.
     pub(crate) listen: String,
-    /// The address that people and programs reach the server by, for links in mails.
+    /// URL under which people reach the server, such as `https://flows.example.com`. It is the beginning of the links
+    /// in messages and answers.
     pub(crate) public_url: Option<String>,
-    /// Connections at a time.
+    /// Maximum number of open connections. Further connections get 503.
     pub(crate) max_connections: usize,
-    /// How long the head of a request may take to arrive, and how long a connection may be idle.
+    /// Maximum time for the head of a request to arrive, and maximum idle time of a connection.
     pub(crate) head_timeout: Span,
-    /// How long a body may take to arrive.
+    /// Maximum time for a request body to arrive.
     pub(crate) body_timeout: Span,
-    /// How long an answer may take to be made, waiting that was asked for not counted.
+    /// Maximum time to produce a response, not counting a requested wait.
     pub(crate) answer_timeout: Span,
-    /// How long a client may take to read some of an answer.
+    /// Maximum time for which a client may stop reading a response.
     pub(crate) write_timeout: Span,
-    /// How long what is under way may take when the server is to stop.
-    pub(crate) drain: Span,
-    /// Bytes that a body has at most.
+    /// Maximum time for requests in flight to finish when the server stops.
+    pub(crate) shutdown_timeout: Span,
+    /// Maximum size of a request body in bytes.
     pub(crate) body_bytes: usize,
-    /// The longest that a request may ask to wait.
+    /// Upper limit of the wait that a request may ask for.
     pub(crate) max_wait: Span,
-    /// Requests per second that a tenant may make on average; 0 = any number.
+    /// Rate limit per tenant, in requests per second on average; 0 means unlimited.
     pub(crate) requests_per_second: u32,
-    /// Requests that a tenant may make at once.
+    /// Number of requests that a tenant may send at once before the rate limit applies.
     pub(crate) burst: u32,
-    /// Requests per second that may come from one address, or name one tenant, without a credential; 0 = any number.
-    pub(crate) open_per_second: u32,
-    /// Credentials that are not good which may come from one address within a minute; 0 = any number.
-    pub(crate) guesses_per_minute: u32,
-    /// Addresses of proxies that say truly in `X-Forwarded-For` where a request comes from.
+    /// Rate limit for requests without a credential, per client address and per tenant, in requests per second; 0 means
+    /// unlimited.
+    pub(crate) anonymous_requests_per_second: u32,
+    /// Failed authentication attempts allowed per client address and minute; 0 means unlimited.
+    pub(crate) auth_failures_per_minute: u32,
+    /// Addresses of proxies whose `X-Forwarded-For` header is trusted.
     pub(crate) trusted_proxies: Vec<IpAddr>,
 }
 
-/// Who is let in besides those with an API key.
+/// Authentication besides API keys.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Auth {
-    /// Issuers of OpenID Connect whose tokens are taken.
+    /// OpenID Connect issuers whose tokens are accepted.
     pub(crate) oidc: Vec<Oidc>,
 }
 
-/// An issuer whose tokens are taken.
+/// An OpenID Connect issuer whose tokens are accepted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Oidc {
-    /// What it is called here: the actor is `oidc:NAME:SUB`.
+    /// Name of the issuer on this server. Actors are recorded as `oidc:NAME:SUB`.
     pub(crate) name: String,
-    /// What `iss` has to be.
+    /// Required value of the claim `iss`.
     pub(crate) issuer: String,
-    /// What has to be in `aud`: one, or one of several.
+    /// Accepted audiences: the claim `aud` must contain one of them.
     pub(crate) audience: OneOrMore,
-    /// Where its keys are; without this the issuer says where.
+    /// URL of the issuer's keys (default: OpenID Connect discovery).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) jwks_url: Option<String>,
-    /// A file with its keys, which are then always these.
+    /// File with the issuer's keys, as a JSON Web Key Set. It is read once at the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) jwks_file: Option<String>,
-    /// How it signs; without this, as any public key can.
+    /// Accepted signature algorithms (default: all that use a public key).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) algorithms: Option<BTreeSet<Algorithm>>,
-    /// How far its clock may be from ours.
+    /// Allowed difference between the issuer's clock and ours (default: 30s).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leeway: Option<Span>,
-    /// The id of the tenant that everybody with its tokens belongs to.
+    /// Id of the tenant that all tokens of this issuer belong to. Set either this or `tenant_claim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tenant: Option<Uuid>,
-    /// Or the claim that has the tenant's id or name.
+    /// Claim with the id or name of the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tenant_claim: Option<String>,
-    /// The claim that says what somebody may do; `scope` unless this says otherwise.
+    /// Claim with the permissions or roles (default: `scope`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) permissions_claim: Option<String>,
-    /// What its values permit; without this they are the names of permissions.
+    /// Permissions of each role. Without roles, the values of the claim are permissions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) roles: BTreeMap<String, Grants>,
-    /// The claim that says who it is; `sub` unless this says otherwise.
+    /// Claim with the roles that waits name as `role:NAME` (default: `permissions_claim` if `roles` is set).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) roles_claim: Option<String>,
+    /// Claim that identifies the user, which waits name as `user:ID` (default: `sub`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) actor_claim: Option<String>,
-    /// How old keys get before they are fetched again.
+    /// Age after which the keys are fetched again (default: 5m).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refresh: Option<Span>,
-    /// How long keys are good when the issuer does not answer.
+    /// Maximum age of the keys while the issuer is unreachable (default: 24h).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) keep: Option<Span>,
+    pub(crate) max_stale: Option<Span>,
 }
 
-/// How much a tenant may have that has no quota of its own; 0 = any number.
+/// Default quota of tenants without their own; 0 means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Quota {
-    /// API keys.
+    /// Maximum number of API keys.
     pub(crate) api_keys: u32,
-    /// Workflows.
+    /// Maximum number of workflows.
     pub(crate) workflows: u32,
-    /// Schedules that are on.
+    /// Maximum number of enabled schedules.
     pub(crate) schedules: u32,
-    /// Runs that have not ended.
+    /// Maximum number of runs that have not ended.
     pub(crate) runs: u32,
 }
 
-/// A text, or a list of them.
+/// A string, or a list of strings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum OneOrMore {
-    /// One.
     One(String),
-    /// Several.
     More(BTreeSet<String>),
 }
 
@@ -163,27 +166,27 @@ impl Default for Server {
             body_timeout: Span(30 * second),
             answer_timeout: Span(60 * second),
             write_timeout: Span(30 * second),
-            drain: Span(20 * second),
+            shutdown_timeout: Span(20 * second),
             body_bytes: 1024 * 1024,
             max_wait: Span(60 * second),
             requests_per_second: 0,
             burst: 1_000,
-            open_per_second: 200,
-            guesses_per_minute: 60,
+            anonymous_requests_per_second: 200,
+            auth_failures_per_minute: 60,
             trusted_proxies: Vec::new(),
         }
     }
 }
 
-/// Where everything is kept.
+/// The database: an SQLite file, or PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Database {
-    /// `sqlite:PATH` or `postgres://…`.
+    /// Database URL: `sqlite:PATH` or `postgres://…`.
     pub(crate) url: String,
-    /// PostgreSQL: whose connection makes the tables and brings them up to date, if that is not the same role.
+    /// PostgreSQL: URL for the role that owns and migrates the tables; without it, they must be up to date.
     pub(crate) migrate_url: Option<String>,
-    /// PostgreSQL: the schema that the tables are in.
+    /// PostgreSQL: schema of the tables.
     pub(crate) schema: Option<String>,
 }
 
@@ -193,16 +196,18 @@ impl Default for Database {
     }
 }
 
-/// How runs are worked on.
+/// Execution and retention of runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Engine {
-    /// Runs that this process works on at a time; 0 = it only answers requests.
+    /// Maximum number of runs this process executes at once; 0 only serves requests.
     pub(crate) max_runs: usize,
-    /// How long a process counts as living without a heartbeat.
+    /// Lease of a process: without a heartbeat for this long, other processes take over its runs.
     pub(crate) lease: Span,
-    /// How long a run is kept after its end; nothing = for ever.
+    /// Time for which ended runs are kept. Without a value they are never deleted.
     pub(crate) retention: Option<Span>,
+    /// Time for which idempotency keys of signals, data writes and flows are remembered.
+    pub(crate) idempotency_key_ttl: Span,
 }
 
 impl Default for Engine {
@@ -213,70 +218,218 @@ impl Default for Engine {
             max_runs: options.max_runs,
             lease: span(options.lease_ms),
             retention: options.retention_ms.map(span),
+            idempotency_key_ttl: span(options.idempotency_key_ttl_ms),
         }
     }
 }
 
-/// Flows that rest in tokens and behind handles.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// Flows: sealed tokens, handles and durable runs. Every setting needs `key_file`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Flows {
-    /// The file with the keys that seal tokens, one `id:key` a line, the first for writing; without it there are no flows.
+    /// File with the keys that seal tokens, one `id:key` per line. The first key seals new tokens. `stepwell key create`
+    /// makes it, and a changed file is read again. Without a file, flows are disabled.
     pub(crate) key_file: Option<String>,
+    /// Strategy of workflows that name none: `sealed`, `handle`, `durable`, or a name of `strategies`.
+    pub(crate) default_strategy: String,
+    /// Strategies of single workflows: `NAME = "sealed"`. They override the strategy that a document names.
+    pub(crate) workflows: BTreeMap<String, String>,
+    /// Workflows that may be started and resumed as flows. If empty, all may.
+    pub(crate) allow: BTreeSet<String>,
+    /// Workflows that may not be started and resumed as flows.
+    pub(crate) block: BTreeSet<String>,
+    /// Name of a cookie for tokens. Without a name, answers contain the tokens.
+    pub(crate) cookie: Option<String>,
+    /// Send the cookie over plain HTTP too, for development without TLS.
+    pub(crate) insecure_cookie: bool,
+    /// Time for which expired handles and links are kept; `never` deletes none.
+    pub(crate) handle_retention: Lifetime,
+    /// Strategies by name: tables `[flows.strategies.NAME]`. `sealed`, `handle` and `durable` exist without a table, and
+    /// a table of that name replaces their settings.
+    pub(crate) strategies: BTreeMap<String, StrategySettings>,
+    /// Outlets by name, which send links: tables `[flows.outlets.NAME]`.
+    pub(crate) outlets: BTreeMap<String, OutletSettings>,
 }
 
-/// Where the action `http.request` may go.
+impl Default for Flows {
+    fn default() -> Self {
+        Flows {
+            key_file: None,
+            default_strategy: "durable".to_owned(),
+            workflows: BTreeMap::new(),
+            allow: BTreeSet::new(),
+            block: BTreeSet::new(),
+            cookie: None,
+            insecure_cookie: false,
+            handle_retention: Lifetime::Span(Span(Duration::ZERO)),
+            strategies: BTreeMap::new(),
+            outlets: BTreeMap::new(),
+        }
+    }
+}
+
+/// A strategy, by its `kind`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(crate) enum StrategySettings {
+    Sealed(SealedStrategy),
+    Handle(HandleStrategy),
+    Durable(DurableStrategy),
+}
+
+/// Keeps the state in the token itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SealedStrategy {
+    /// Lifetime of tokens (default: 15m).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl: Option<Span>,
+    /// Make tokens single-use and revocable, which stores a row per use (default: false).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) once: Option<bool>,
+    /// Compress the state if that makes the token shorter (default: true).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) compressed: Option<bool>,
+}
+
+/// Keeps the state in a row behind a single-use handle.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HandleStrategy {
+    /// Lifetime of handles; `never` = they do not expire (default: 7d).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl: Option<Lifetime>,
+}
+
+/// Keeps the flow as a durable run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DurableStrategy {
+    /// Lifetime of answer links; `never` = they do not expire (default: 30d).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl: Option<Lifetime>,
+    /// Maximum time that a start or answer waits for the next pause, at most `server.max_wait` (default: 30s).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) settle: Option<Span>,
+}
+
+/// An outlet, by its `kind`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(crate) enum OutletSettings {
+    Email(EmailOutlet),
+    Webhook(WebhookOutlet),
+}
+
+/// Sends links by mail, through the SMTP server of `[mail]`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EmailOutlet {
+    /// Templates by name: tables `[flows.outlets.NAME.templates.TEMPLATE]`. `default` is for messages that name none;
+    /// without it they use a built-in text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) templates: BTreeMap<String, MailTemplate>,
+    /// Maximum time for sending one mail, at most 50s (default: 20s).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout: Option<Span>,
+}
+
+/// A mail with placeholders: `{{name}}` for fields of the message's data, `{{link}}`, `{{expires_at}}`, `{{place}}`,
+/// `{{workflow}}` and `{{flow}}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MailTemplate {
+    /// Subject of the mail, with placeholders.
+    pub(crate) subject: String,
+    /// Plain text. Set either this or `text_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+    /// File with the plain text. It is read once at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) text_file: Option<String>,
+    /// HTML version of the text (default: none).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) html: Option<String>,
+    /// File with the HTML version. It is read once at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) html_file: Option<String>,
+}
+
+/// Posts links as signed JSON, with the headers of Standard Webhooks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WebhookOutlet {
+    /// URL of the receiver (default: the recipient of each message).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) url: Option<String>,
+    /// File with the signing secrets, one `whsec_…` per line. Messages are signed with each. It is read once at the
+    /// start.
+    pub(crate) secret_file: String,
+    /// Hosts that messages may go to (default: every public host).
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) allow_hosts: BTreeSet<String>,
+    /// Hosts in private networks or on this machine that messages may go to (default: none).
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) allow_private_hosts: BTreeSet<String>,
+    /// Allow plain HTTP to other machines (default: false).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) allow_plain_http: Option<bool>,
+    /// Maximum time for one message, at most 50s (default: 20s).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout: Option<Span>,
+}
+
+/// Targets of the action `http.request`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Http {
-    /// Hosts, addresses and networks that may be asked although they are private.
+    /// Private hosts, addresses and networks that requests may go to.
     pub(crate) allow: Vec<String>,
-    /// If there are any, only these hosts are asked, and those of `allow`.
+    /// If not empty, requests may go only to these hosts and to those of `allow`.
     pub(crate) only: Vec<String>,
-    /// Only this computer is asked in the clear.
+    /// Allow plain HTTP to loopback addresses only.
     pub(crate) https_only: bool,
 }
 
-/// The server that takes mails; without a host there is no action `email.send`.
+/// SMTP server. Without a host, the action `email.send` is not available.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mail {
-    /// The host.
+    /// Host name of the SMTP server.
     pub(crate) host: Option<String>,
-    /// The port, if it is not the usual one.
+    /// Port of the SMTP server (default: 465 for `tls`, 587 for `starttls`, 25 for `none`).
     pub(crate) port: Option<u16>,
-    /// Who mails are from.
+    /// Sender address, such as `Example <noreply@example.com>`. Required with `host`.
     pub(crate) from: Option<String>,
-    /// The name to sign in with.
+    /// User name for authentication. Set together with `password`.
     pub(crate) user: Option<String>,
-    /// The password.
+    /// Password for authentication. It is not shown by `stepwell config show`.
     pub(crate) password: Option<String>,
-    /// `tls`, `starttls`, or `none` for a mail server on this computer.
+    /// Encryption: `tls`, `starttls`, or `none` for a mail server on a loopback address.
     pub(crate) security: MailSecurity,
 }
 
-/// How what is said to the mail server is protected.
+/// Encryption of the connection to the SMTP server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum MailSecurity {
-    /// Encrypted from the first byte.
+    /// TLS from the first byte.
     #[default]
     Tls,
-    /// Encrypted before anything is said.
+    /// The connection starts unencrypted and switches to TLS before any mail is sent.
     StartTls,
-    /// Not at all.
     None,
 }
 
-/// Where `{ $secret: NAME }` is looked up.
+/// Sources of the secrets that workflows name with `{ $secret: NAME }`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Secrets {
-    /// What the names of variables begin with that hold secrets of workflows.
+    /// Prefix of the environment variables that hold secrets.
     pub(crate) prefix: String,
-    /// A folder with a folder for each tenant, and in it a file for each secret; it goes before the environment.
+    /// Directory with one subdirectory per tenant and one file per secret. It has precedence over the environment.
     pub(crate) folder: Option<String>,
-    /// Variables, and files that are in no tenant's folder, are for every tenant; without this only for the server's own.
+    /// Give variables and files outside the tenants' subdirectories to every tenant, not only to the server's own.
     pub(crate) every_tenant: bool,
 }
 
@@ -286,13 +439,13 @@ impl Default for Secrets {
     }
 }
 
-/// What is written to standard error.
+/// Log on standard error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Log {
-    /// What is written, as `RUST_LOG` says it, which goes before this.
+    /// Log filter in the syntax of `RUST_LOG`. The variable `RUST_LOG` overrides it.
     pub(crate) filter: String,
-    /// `text` or `json`.
+    /// Line format: `text` or `json`.
     pub(crate) format: LogFormat,
 }
 
@@ -302,37 +455,37 @@ impl Default for Log {
     }
 }
 
-/// What is counted (`/metrics`).
+/// Metrics for Prometheus, at `/metrics`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Metrics {
-    /// Everybody who can connect may read them; otherwise a credential with `workflow:view` of the server's own tenant is needed.
+    /// Serve metrics without a credential. Otherwise they need the permission `workflow:view` in the server's tenant.
     pub(crate) public: bool,
 }
 
-/// Where traces go. Each setting also has its usual name, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
+/// OpenTelemetry traces. The standard variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`, are read too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Telemetry {
-    /// The collector, such as `http://127.0.0.1:4318`; without one there are no traces.
+    /// URL of the collector, such as `http://127.0.0.1:4318`. Without one, no traces are exported.
     pub(crate) endpoint: Option<String>,
-    /// The whole address for traces, if it is not `/v1/traces` there.
+    /// Complete URL for traces (default: `/v1/traces` under `endpoint`).
     pub(crate) traces_endpoint: Option<String>,
-    /// How it is spoken to: `http/json`.
+    /// Export protocol. Spans are always sent as `http/json`; `http/protobuf` is accepted and means the same.
     pub(crate) protocol: String,
-    /// What is sent along, such as credentials: `name=value,…`.
+    /// Headers for the collector, such as credentials: `name=value,…`.
     pub(crate) headers: Option<String>,
-    /// What this service is called there.
+    /// Value of the resource attribute `service.name`.
     pub(crate) service_name: String,
-    /// What else is to be said of this process: `name=value,…`.
+    /// Additional resource attributes: `name=value,…`.
     pub(crate) resource: Option<String>,
-    /// Which traces are written: `always_on`, `always_off`, `traceidratio`, also with `parentbased_` before it.
+    /// Sampler: `always_on`, `always_off` or `traceidratio`, optionally with the prefix `parentbased_`.
     pub(crate) sampler: String,
-    /// The part that `traceidratio` writes, from 0 to 1.
+    /// Fraction of traces that `traceidratio` samples, from 0 to 1.
     pub(crate) sampler_arg: f64,
-    /// How long the collector may take.
+    /// Timeout of one export request.
     pub(crate) timeout: Span,
-    /// There are no traces, whatever else is set.
+    /// Disable traces, regardless of the other settings.
     pub(crate) disabled: bool,
 }
 
@@ -353,13 +506,13 @@ impl Default for Telemetry {
     }
 }
 
-/// How a line of the log is written.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Human-readable, with colours on a terminal.
     Text,
-    /// For programs.
+    /// One JSON object per line.
     Json,
 }
 
@@ -389,7 +542,51 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// The setting is a URL that may have a password in it.
+/// A duration, or `never` for no end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lifetime {
+    Span(Span),
+    Never,
+}
+
+impl Lifetime {
+    /// Returns the duration in milliseconds; `None` = no end.
+    pub(crate) fn ms(self) -> Option<u64> {
+        match self {
+            Lifetime::Span(span) => Some(span.ms()),
+            Lifetime::Never => None,
+        }
+    }
+}
+
+impl Serialize for Lifetime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Lifetime::Span(span) => span.serialize(serializer),
+            Lifetime::Never => serializer.serialize_str(NEVER),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Lifetime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == NEVER {
+            return Ok(Lifetime::Never);
+        }
+        let ms = duration_ms(&Value::String(text.clone()));
+        let wrong = || {
+            let message = format!("`{text}` is not a duration, such as `30s` or `PT30S`, and not `{NEVER}`");
+            serde::de::Error::custom(message)
+        };
+        ms.map(|ms| Lifetime::Span(Span(Duration::from_millis(ms)))).ok_or_else(wrong)
+    }
+}
+
+/// The word for a lifetime without end.
+const NEVER: &str = "never";
+
+/// Returns true if the setting is a URL that may contain a password.
 pub(super) fn is_url(name: &str) -> bool {
     matches!(
         name,
@@ -397,12 +594,17 @@ pub(super) fn is_url(name: &str) -> bool {
     )
 }
 
-/// The setting is nobody's business.
+/// Returns true if a field of a nested table must not be shown.
+pub(super) fn is_secret_field(name: &str) -> bool {
+    matches!(name, "secret" | "password" | "key" | "token")
+}
+
+/// Returns true if the value of the setting must not be shown.
 pub(super) fn is_secret(name: &str) -> bool {
     matches!(name, "mail.password" | "telemetry.headers")
 }
 
-/// The setting itself is the name of a file.
+/// Returns true if the setting's own name ends in `_file`, so that `…_FILE` in the environment is the setting itself.
 pub(super) fn is_file(name: &str) -> bool {
     name == "flows.key_file"
 }

@@ -1,4 +1,4 @@
-//! `stepwell config show`: what is in force, and why.
+//! `stepwell config show`: the effective settings and their origins.
 
 use serde_json::json;
 
@@ -9,14 +9,14 @@ use crate::server;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Shows every setting that is in force; secrets are hidden.
+    /// Show the effective value of every setting; secrets are hidden.
     Show {
         #[command(flatten)]
         options: server::Options,
-        /// Also say where each value came from.
+        /// Also show the origin of each value: default, file, environment or flag.
         #[arg(long)]
         origin: bool,
-        /// Prints the settings as JSON.
+        /// Print the settings as JSON.
         #[arg(long)]
         json: bool,
     },

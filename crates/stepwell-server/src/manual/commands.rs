@@ -1,18 +1,18 @@
-//! The reference of the command line: every command with its arguments.
+//! Generates `docs/reference/cli.md`: every command with its arguments.
 
 use std::fmt::Write;
 
 use clap::{Arg, Command};
 
-use super::{cell, is_shown};
+use super::{cell, is_shown, split_default};
 
-/// Headings of arguments that every verb has: they are told once.
-const EVERYWHERE: [&str; 2] = ["Who is asked", "How it is shown"];
+/// Help headings of the options that every verb has. They are listed once, at the start of the page.
+const EVERYWHERE: [&str; 2] = ["Connection options", "Output options"];
 
-/// The page.
+/// Returns the page as Markdown.
 pub(super) fn page(command: &Command) -> String {
     let mut out = String::from(
-        "# The command line\n\n`stepwell <noun> <verb>`. Exit codes and what goes where: [server.md](../server.md#the-command-line).\n\n",
+        "# Command line\n\nUsage: `stepwell <noun> <verb>`. Exit codes and output streams: [server.md](../server.md#the-command-line).\n\n",
     );
     everywhere(&mut out, command);
     for noun in command.get_subcommands().filter(|noun| is_shown(noun)) {
@@ -34,9 +34,12 @@ fn about(command: &Command) -> String {
     command.get_about().map(ToString::to_string).unwrap_or_default().trim_end_matches('.').to_owned()
 }
 
-/// The arguments that every verb has which asks a server.
+/// Writes the options of all verbs that use a server or a database.
 fn everywhere(out: &mut String, command: &Command) {
-    let _ = writeln!(out, "## Everywhere\n\nVerbs that ask a server, or work on a store, take these too.\n");
+    let _ = writeln!(
+        out,
+        "## Common options\n\nEvery verb that uses a server or a database takes these options.\n"
+    );
     let list = command.find_subcommand("run").and_then(|run| run.find_subcommand("list"));
     let all = list.into_iter().flat_map(Command::get_arguments);
     table(out, all.filter(|arg| is_everywhere(arg)));
@@ -65,45 +68,60 @@ fn described(out: &mut String, verb: &Command, name: &str) {
 }
 
 fn table<'a>(out: &mut String, all: impl Iterator<Item = &'a Arg>) {
-    let _ = writeln!(out, "| argument | |\n|---|---|");
+    let _ = writeln!(out, "| name | type | default | description |\n|---|---|---|---|");
     for arg in all {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        let values: Vec<_> =
-            arg.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();
-        let takes = arg.get_action().takes_values();
-        let values = if values.is_empty() || !takes {
-            String::new()
-        } else {
-            format!(" One of {}.", values.join(", "))
-        };
-        let default: Vec<_> =
-            arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
-        let default = if default.is_empty() || !takes {
-            String::new()
-        } else {
-            format!(" Default: `{}`.", default.join(" "))
-        };
+        let (about, said) = split_default(&help);
         let env = arg.get_env().map(|name| format!(" Environment: `{}`.", name.to_string_lossy()));
-        let help = help.trim_end_matches('.');
-        let text = format!("{help}.{values}{default}{}", env.unwrap_or_default());
-        let _ = writeln!(out, "| `{}` | {} |", shape(arg), cell(text.trim_start_matches('.').trim()));
+        let text = format!("{about}.{}", env.unwrap_or_default());
+        let (kind, default) = (type_of(arg), default_of(arg, said));
+        let row = [kind, default, text.trim_start_matches('.').trim().to_owned()].map(|text| cell(&text));
+        let _ = writeln!(out, "| `{}` | {} |", name_of(arg), row.join(" | "));
     }
     let _ = writeln!(out);
 }
 
-/// How an argument is written.
-fn shape(arg: &Arg) -> String {
-    let names: Vec<_> = arg.get_value_names().into_iter().flatten().map(ToString::to_string).collect();
-    let name = if names.is_empty() { arg.get_id().as_str().to_uppercase() } else { names.join(" ") };
+/// Returns the possible values of an argument, or the name of its value; `flag` if it takes none.
+fn type_of(arg: &Arg) -> String {
+    if !arg.get_action().takes_values() {
+        return "flag".to_owned();
+    }
+    let values: Vec<_> =
+        arg.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();
+    match values.is_empty() {
+        true => value_name(arg).to_lowercase(),
+        false => values.join(", "),
+    }
+}
+
+/// Returns the default of an argument: the one it declares, or else the one that its help names.
+fn default_of(arg: &Arg, said: Option<&str>) -> String {
+    let declared: Vec<_> =
+        arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+    match (arg.get_action().takes_values() && !declared.is_empty(), said) {
+        (true, _) => format!("`{}`", declared.join(" ")),
+        (false, Some(said)) => said.to_owned(),
+        (false, None) if arg.is_required_set() => "required".to_owned(),
+        (false, None) => String::new(),
+    }
+}
+
+/// Returns the name of an argument in a table, such as `RUN` or `-o, --output`.
+fn name_of(arg: &Arg) -> String {
     if arg.is_positional() {
-        return if arg.is_required_set() { format!("<{name}>") } else { format!("[{name}]") };
+        return value_name(arg);
     }
     let short = arg.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
-    let long = arg.get_long().map(|long| format!("--{long}")).unwrap_or_default();
-    let value = match (arg.get_action().takes_values(), arg.is_require_equals_set()) {
-        (false, _) => String::new(),
-        (true, true) => format!("[=<{name}>]"),
-        (true, false) => format!(" <{name}>"),
-    };
-    format!("{short}{long}{value}")
+    format!("{short}--{}", arg.get_long().unwrap_or_default())
+}
+
+fn value_name(arg: &Arg) -> String {
+    let names: Vec<_> = arg.get_value_names().into_iter().flatten().map(ToString::to_string).collect();
+    if names.is_empty() { arg.get_id().as_str().to_uppercase() } else { names.join(" ") }
+}
+
+/// Returns the syntax of a positional argument, such as `<RUN>` or `[RUN]`.
+fn shape(arg: &Arg) -> String {
+    let name = value_name(arg);
+    if arg.is_required_set() { format!("<{name}>") } else { format!("[{name}]") }
 }

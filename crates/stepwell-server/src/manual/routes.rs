@@ -1,4 +1,4 @@
-//! The reference of the HTTP API: every operation of the contract, by what it is about.
+//! Generates `docs/reference/http.md`: every operation of the API contract, grouped by tag.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,16 +7,16 @@ use serde_json::Value;
 
 use super::cell;
 
-/// How deep fields within fields are named.
+/// Maximum depth of nested fields in the table of a request body.
 const DEPTH: usize = 3;
 
-/// The page.
+/// Returns the page as Markdown.
 pub(super) fn page(contract: &Value) -> String {
-    let mut out = String::from("# The HTTP API\n\n");
+    let mut out = String::from("# HTTP API\n\n");
     let _ = writeln!(
         out,
-        "What every request goes through, how errors look and what `Idempotency-Key`, `ETag` and `cursor` mean: \
-         [server.md](../server.md). The same for programs: [openapi.json](../openapi.json).\n"
+        "Authentication, errors, `Idempotency-Key`, `ETag` and `cursor` are described in [server.md](../server.md). \
+         The machine-readable contract is [openapi.json](../openapi.json).\n"
     );
     let mut tags: BTreeMap<&str, Vec<(&str, &str, &Value)>> = BTreeMap::new();
     for (path, methods) in contract["paths"].as_object().into_iter().flatten() {
@@ -39,12 +39,13 @@ fn described(out: &mut String, contract: &Value, method: &str, path: &str, opera
     let _ = writeln!(out, "### {} {path}\n", method.to_uppercase());
     let needs = match (operation["x-permission"].as_str(), operation["security"].as_array()) {
         (Some(permission), _) => format!("`{permission}`"),
-        (None, Some(all)) if all.is_empty() => "nothing".to_owned(),
+        (None, Some(all)) if all.is_empty() => "no credential".to_owned(),
         _ => "a credential".to_owned(),
     };
     let host = operation["x-tenant"].as_str().map(|tenant| format!(", in {tenant} tenant"));
     let _ = writeln!(out, "{} {}\n", text("summary"), text("description"));
-    let _ = writeln!(out, "`{}`; needs {needs}{}.\n", text("operationId"), host.unwrap_or_default());
+    let _ =
+        writeln!(out, "Operation `{}`; requires {needs}{}.\n", text("operationId"), host.unwrap_or_default());
     let mut rows = Vec::new();
     for parameter in operation["parameters"].as_array().into_iter().flatten() {
         let place = parameter["in"].as_str().unwrap_or_default();
@@ -65,14 +66,14 @@ fn described(out: &mut String, contract: &Value, method: &str, path: &str, opera
             rows.push((String::new(), "body".to_owned(), format!("`{content}`"), String::new()));
         }
     }
-    table(out, &["", "where", "what", ""], &rows);
+    table(out, &["name", "in", "type", "description"], &rows);
     for (status, answer) in operation["responses"].as_object().into_iter().flatten() {
         answered(out, contract, status, answer);
     }
 }
 
 fn answered(out: &mut String, contract: &Value, status: &str, answer: &Value) {
-    // What every operation may answer with is told once, elsewhere.
+    // The problem response is common to all operations and is described in server.md.
     if status == "default" {
         return;
     }
@@ -85,7 +86,7 @@ fn answered(out: &mut String, contract: &Value, status: &str, answer: &Value) {
     fields(contract, &answer["content"]["application/json"]["schema"], "", 1, &mut rows);
     let rows: Vec<_> =
         rows.into_iter().map(|(name, _, kind, about)| (name, String::new(), kind, about)).collect();
-    table(out, &["field", "", "what", ""], &rows);
+    table(out, &["field", "", "type", "description"], &rows);
 }
 
 fn table(out: &mut String, heads: &[&str; 4], rows: &[(String, String, String, String)]) {
@@ -114,7 +115,7 @@ fn resolved<'a>(contract: &'a Value, schema: &'a Value) -> &'a Value {
     reference.and_then(|pointer| contract.pointer(pointer)).unwrap_or(schema)
 }
 
-/// What a schema is that may also be `null`.
+/// Returns the schema without its `null` alternative.
 fn meant<'a>(contract: &'a Value, schema: &'a Value) -> &'a Value {
     let schema = resolved(contract, schema);
     let options = schema["anyOf"].as_array().into_iter().flatten();
@@ -126,7 +127,7 @@ fn meant<'a>(contract: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// The fields of an object, and of the objects in it.
+/// Collects the fields of an object and of its nested objects, down to `depth` levels.
 fn fields(
     contract: &Value,
     schema: &Value,
@@ -163,7 +164,7 @@ fn fields(
     }
 }
 
-/// What a value is, in a word.
+/// Returns the type of a value for the table, such as `text` or `list of integer`.
 fn kind(contract: &Value, schema: &Value) -> String {
     let schema = meant(contract, schema);
     if let Some(values) = schema["enum"].as_array() {

@@ -1,47 +1,102 @@
-//! The reference of the settings: every one with its default, its name in the environment, and what its field is commented with.
+//! Generates `docs/reference/config.md`: every setting with its type, default, environment variable and description.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::cell;
+use super::{cell, split_default};
 use crate::config::Settings;
 use crate::exit::Failure;
 
-/// Where the settings are said: the comments there are what people read here.
+/// Source of the settings. The doc comments of its fields are the descriptions on the page.
 const SOURCE: &str = include_str!("../config/settings.rs");
 
-/// The page.
+/// Returns the page as Markdown.
 pub(super) fn page() -> Result<String, Failure> {
     let defaults = serde_json::to_value(Settings::default()).map_err(Failure::unexpected)?;
     let structs = structs(SOURCE);
     let none = Struct::default();
     let sections = structs.get("Settings").unwrap_or(&none);
     let mut out = String::from(
-        "# Configuration\n\nA flag goes before the environment, that before `stepwell.toml`, that before the default. \
-         `…_FILE` behind a variable's name names a file that has the value. `stepwell config show --origin` says what is in force and why.\n\n",
+        "# Configuration\n\nPrecedence: flag, environment variable, `stepwell.toml`, default. \
+         A variable with the suffix `_FILE` names a file that contains the value. \
+         `stepwell config show --origin` shows the effective value and origin of every setting.\n\n",
     );
     for (section, keys) in defaults.as_object().into_iter().flatten() {
         let kind = sections.fields.get(section).map(|field| field.kind.as_str()).unwrap_or_default();
         let of = structs.get(kind).unwrap_or(&none);
         let _ = writeln!(out, "## [{section}]\n\n{}\n", of.about);
-        let _ = writeln!(out, "| setting | default | environment | |\n|---|---|---|---|");
+        let _ = writeln!(out, "| name | type | default | environment | description |\n|---|---|---|---|---|");
         for (key, default) in keys.as_object().into_iter().flatten() {
-            let about = of.fields.get(key).map(|field| field.about.as_str()).unwrap_or_default();
+            let field = of.fields.get(key);
+            let (about, said) = split_default(field.map(|field| field.about.as_str()).unwrap_or_default());
+            let kind = field.map(|field| type_of(&field.kind)).unwrap_or_default();
             let variable = format!("STEPWELL_{}__{}", section.to_uppercase(), key.to_uppercase());
             let default = match default {
-                Value::Null => String::new(),
+                Value::Null => said.unwrap_or_default().to_owned(),
                 value => format!("`{value}`"),
             };
-            let _ = writeln!(out, "| `{key}` | {} | `{variable}` | {} |", cell(&default), cell(about));
+            let about = format!("{}.", cell(about));
+            let _ = writeln!(out, "| `{key}` | {kind} | {} | `{variable}` | {about} |", cell(&default));
         }
         let _ = writeln!(out);
+        for (_, heading, kind) in TABLES.iter().filter(|(of, ..)| of == section) {
+            table(&mut out, heading, structs.get(*kind).unwrap_or(&none));
+        }
     }
     Ok(format!("{}\n", out.trim_end()))
 }
 
-/// A section, as the source says it.
+/// Returns the type of a setting as users write it. Empty for a Rust type that it does not know.
+fn type_of(kind: &str) -> &'static str {
+    let kind = kind.strip_prefix("Option<").and_then(|kind| kind.strip_suffix('>')).unwrap_or(kind);
+    match kind {
+        "String" => "text",
+        "usize" | "u16" | "u32" => "integer",
+        "f64" => "number",
+        "bool" => "boolean",
+        "Span" => "duration",
+        "Vec<String>" | "BTreeSet<String>" | "OneOrMore" | "BTreeSet<Algorithm>" => "list of texts",
+        "Uuid" => "UUID",
+        "BTreeMap<String, String>" => "table of texts",
+        "BTreeMap<String, Grants>" => "table of lists",
+        "BTreeMap<String, StrategySettings>"
+        | "BTreeMap<String, OutletSettings>"
+        | "BTreeMap<String, MailTemplate>" => "tables",
+        "Lifetime" => "duration or `never`",
+        "Vec<IpAddr>" => "list of addresses",
+        "Vec<Oidc>" => "list of tables",
+        "MailSecurity" => "`tls`, `starttls`, `none`",
+        "LogFormat" => "`text`, `json`",
+        _ => "",
+    }
+}
+
+/// Tables inside a section: section, heading, and the struct that describes the fields.
+const TABLES: [(&str, &str, &str); 7] = [
+    ("auth", "[[auth.oidc]]", "Oidc"),
+    ("flows", "[flows.strategies.NAME] of kind `sealed`", "SealedStrategy"),
+    ("flows", "[flows.strategies.NAME] of kind `handle`", "HandleStrategy"),
+    ("flows", "[flows.strategies.NAME] of kind `durable`", "DurableStrategy"),
+    ("flows", "[flows.outlets.NAME] of kind `email`", "EmailOutlet"),
+    ("flows", "[flows.outlets.NAME.templates.TEMPLATE]", "MailTemplate"),
+    ("flows", "[flows.outlets.NAME] of kind `webhook`", "WebhookOutlet"),
+];
+
+/// Adds the description of a table inside a section.
+fn table(out: &mut String, heading: &str, of: &Struct) {
+    let _ = writeln!(out, "### {heading}\n\n{}\n", of.about);
+    let _ = writeln!(out, "| name | type | default | description |\n|---|---|---|---|");
+    for (name, field) in &of.fields {
+        let (about, said) = split_default(&field.about);
+        let (default, kind) = (cell(said.unwrap_or_default()), type_of(&field.kind));
+        let _ = writeln!(out, "| `{name}` | {kind} | {default} | {}. |", cell(about));
+    }
+    let _ = writeln!(out);
+}
+
+/// A settings struct of the source, with its doc comments.
 #[derive(Default)]
 struct Struct {
     about: String,
@@ -53,7 +108,7 @@ struct Field {
     kind: String,
 }
 
-/// Reads structs, their fields, and what stands above them.
+/// Parses the structs of a source file, with their fields and doc comments.
 fn structs(source: &str) -> BTreeMap<String, Struct> {
     let (mut found, mut about, mut name) = (BTreeMap::<String, Struct>::new(), Vec::new(), None::<String>);
     for line in source.lines().map(str::trim) {
@@ -86,7 +141,7 @@ mod tests {
     use super::{page, structs};
 
     #[test]
-    fn every_setting_has_a_word_on_what_it_is() {
+    fn every_setting_has_a_description() {
         let structs = structs(super::SOURCE);
         for (name, section) in &structs["Settings"].fields {
             let of = structs.get(&section.kind).unwrap_or_else(|| panic!("`{name}` is a {}", section.kind));
@@ -96,7 +151,8 @@ mod tests {
         let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| `")).collect();
         assert!(rows.len() > 25, "{page}");
         for row in rows {
-            assert!(!row.ends_with("|  |"), "{row}: what is it for?");
+            assert!(!row.ends_with("| . |"), "{row}: the description is missing");
+            assert_ne!(row.split(" | ").nth(1), Some(""), "{row}: the type is missing");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP client of everything that goes out: it connects only to addresses that were looked at.
+//! The HTTP client for outgoing requests. It connects only to addresses that were checked.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use rustls::{ClientConfig, RootCertStore};
 use super::SetupError;
 use super::target::{Allowed, Forbidden, Resolver};
 
-/// Bytes that are read ahead of a connection, and so the longest head of an answer.
+/// Read buffer of a connection in bytes. It is also the maximum size of a response head.
 const BUFFER: usize = 64 * 1024;
 
-/// A client that keeps no connections: each request looks its host up and is judged by what is found.
+/// An HTTP client without a connection pool, so that each request resolves its host and checks the addresses.
 pub(crate) type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
 
-/// Puts a client together. A host that is an address is not looked up: its requests are to be checked before
-/// (`Allowed::check`).
+/// Builds a client. A host that is an IP address is not resolved, so callers must check such requests first with
+/// `Allowed::check`.
 pub(crate) fn client(
     allowed: Arc<Allowed>,
     tls: Option<ClientConfig>,
@@ -42,16 +42,16 @@ pub(crate) fn client(
     Ok(client)
 }
 
-/// Why nobody answered.
+/// Reason why a request got no response.
 #[derive(Debug)]
 pub(crate) enum Unanswered {
-    /// What is behind the host's name must not be asked, now and later.
+    /// The host resolves to a forbidden address. Not retryable.
     Forbidden(Forbidden),
-    /// Something on the way; it may be tried again.
+    /// A network error. Retryable.
     Broken(String),
 }
 
-/// Tells the reason from an error of the client.
+/// Classifies an error of the client.
 pub(crate) fn unanswered(error: &(dyn StdError + 'static)) -> Unanswered {
     let (mut why, mut cause) = (Vec::new(), Some(error));
     while let Some(error) = cause {
@@ -64,13 +64,13 @@ pub(crate) fn unanswered(error: &(dyn StdError + 'static)) -> Unanswered {
     Unanswered::Broken(why.join(": "))
 }
 
-/// Checks servers by the certificate authorities of the system.
+/// Returns a TLS configuration that trusts the certificate authorities of the system.
 pub fn system_tls() -> Result<ClientConfig, SetupError> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        tracing::warn!("the system has no certificate authorities: no server can be reached by https");
+        tracing::warn!("the system has no certificate authorities: https connections will fail");
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

@@ -1,4 +1,4 @@
-//! Mail over SMTP: what resumes a flow is a link in it.
+//! The mail outlet: sends a link that resumes a flow, over SMTP.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use stepwell::{Clock, SystemClock};
 pub use super::mailer::Security;
 use super::mailer::{Mailer, MailerBuilder, dated, mailbox, worded};
 use super::template::{Read, Written};
-use super::{Links, SetupError, Template};
+use super::{Links, MessageTemplate, SetupError};
 
-/// Puts a mail outlet together.
+/// Builder of a mail outlet.
 #[derive(Clone)]
 pub struct EmailBuilder {
     mailer: MailerBuilder,
     links: String,
-    templates: BTreeMap<String, Template>,
+    templates: BTreeMap<String, MessageTemplate>,
     clock: Arc<dyn Clock>,
 }
 
@@ -30,77 +30,80 @@ impl fmt::Debug for EmailBuilder {
 }
 
 impl EmailBuilder {
-    /// The port; without this, the one that is usual for the security.
+    /// Sets the port (default: 465 for `Tls`, 587 for `StartTls`, 25 for `None`).
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.mailer = self.mailer.port(port);
         self
     }
 
-    /// How the connection is kept from being read; without this, encrypted from the first byte.
+    /// Sets the encryption of the connection (default: `Tls`).
     #[must_use]
     pub fn security(mut self, security: Security) -> Self {
         self.mailer = self.mailer.security(security);
         self
     }
 
-    /// Links may go over the network in the clear, for everybody on the way to read and use.
+    /// Allows unencrypted connections to other machines. Anyone on the network path can then read and use the links.
     #[must_use]
     pub fn allow_plain(mut self) -> Self {
         self.mailer = self.mailer.allow_plain();
         self
     }
 
-    /// Who we are to the server.
+    /// Sets user name and password for authentication at the SMTP server.
     #[must_use]
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.mailer = self.mailer.credentials(user, password);
         self
     }
 
-    /// A certificate authority in PEM that the server's certificate may be from, besides those of the system.
+    /// Trusts an additional certificate authority, in PEM format.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.mailer = self.mailer.root_certificate(pem);
         self
     }
 
-    /// How long sending one mail may take, at most 50 seconds; without this, 20.
+    /// Sets the timeout for sending one mail (default: 20 s, at most 50 s).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.mailer = self.mailer.timeout(timeout);
         self
     }
 
-    /// The words of messages that ask for a template of this name. One called `default` is for those that ask for none.
+    /// Registers a template under a name. The template `default` is for messages that name none.
     #[must_use]
-    pub fn template(mut self, name: impl Into<String>, template: Template) -> Self {
+    pub fn template(mut self, name: impl Into<String>, template: MessageTemplate) -> Self {
         self.templates.insert(name.into(), template);
         self
     }
 
-    /// The clock by which mails are dated.
+    /// Sets the clock for the date of mails.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Checks everything. The server is not asked yet.
+    /// Checks the options and builds the outlet. Does not connect to the server.
     pub fn build(self) -> Result<Email, SetupError> {
         let mailer = self.mailer.build()?;
         let templates =
             self.templates.iter().map(|(name, template)| Ok((name.clone(), template.read(name)?)));
         let templates = templates.collect::<Result<BTreeMap<_, _>, SetupError>>()?;
         let links = Links::new(&self.links)?;
-        let usual = [Template::usual(false).read("default")?, Template::usual(true).read("default")?];
+        let usual =
+            [MessageTemplate::usual(false).read("default")?, MessageTemplate::usual(true).read("default")?];
         let clock = self.clock;
         Ok(Email(Arc::new(Inner { mailer, links, templates, usual, clock })))
     }
 }
 
-/// Mail over SMTP. Each message is one mail to one address, with the message's id in its `Message-ID`, so that a mail that was
-/// sent twice can be told. Clones are the same outlet.
+/// The mail outlet.
+///
+/// Each message is one mail to one address. The message's id is part of the `Message-ID`, so that duplicates can be
+/// recognised. Clones share the outlet.
 #[derive(Clone)]
 pub struct Email(Arc<Inner>);
 
@@ -114,28 +117,34 @@ struct Inner {
     mailer: Mailer,
     links: Links,
     templates: BTreeMap<String, Read>,
-    /// The words of whoever has none: for what does not expire, and for what does.
+    /// Built-in templates: without and with an expiry time.
     usual: [Read; 2],
     clock: Arc<dyn Clock>,
 }
 
 impl Email {
-    /// Mail through this server, from this address, with links to this one: `https://flows.example.com/l` for a page at
-    /// `https://flows.example.com/l/{token}`.
+    /// Starts a builder with the SMTP host, the sender address and the base URL of links.
+    ///
+    /// For pages at `https://flows.example.com/l/{token}` the base URL is `https://flows.example.com/l`.
     pub fn builder(
         host: impl Into<String>,
         from: impl Into<String>,
         links: impl Into<String>,
     ) -> EmailBuilder {
+        Email::through(Mailer::builder(host, from), links)
+    }
+
+    /// Starts a builder with an SMTP client and the base URL of links.
+    pub fn through(mailer: MailerBuilder, links: impl Into<String>) -> EmailBuilder {
         EmailBuilder {
-            mailer: Mailer::builder(host, from),
+            mailer,
             links: links.into(),
             templates: BTreeMap::new(),
             clock: Arc::new(SystemClock::default()),
         }
     }
 
-    /// What the mails go through, for other mails to go the same way.
+    /// Returns the mailer of this outlet, for example for the action `email.send`.
     pub fn mailer(&self) -> Mailer {
         self.0.mailer.clone()
     }
@@ -148,17 +157,17 @@ impl Outlet for Email {
             let mail = inner.mail(&message)?;
             inner.mailer.send(mail).await.map_err(|not_sent| {
                 let failed = OutletError::new(not_sent.why);
-                if not_sent.is_final { failed.finally() } else { failed }
+                if not_sent.is_final { failed.non_retryable() } else { failed }
             })
         })
     }
 }
 
 impl Inner {
-    /// The message as a mail.
+    /// Builds the mail for a message.
     fn mail(&self, message: &Message) -> Result<lettre::Message, OutletError> {
         let to = mailbox(&message.to).map_err(|why| {
-            OutletError::new(format!("no mail can be sent to this address: {why}")).finally()
+            OutletError::new(format!("the recipient is not a valid mail address: {why}")).non_retryable()
         })?;
         let Written { subject, text, html } = self.words(message)?;
         let mail = dated(self.clock.now())
@@ -166,9 +175,8 @@ impl Inner {
             .to(to)
             .subject(subject)
             .message_id(Some(self.mailer.id(&message.id)));
-        worded(mail, Some(text), html).map_err(|error| {
-            OutletError::new(format!("no mail can be made of the message: {error}")).finally()
-        })
+        worded(mail, Some(text), html)
+            .map_err(|error| OutletError::new(format!("cannot build the mail: {error}")).non_retryable())
     }
 
     fn words(&self, message: &Message) -> Result<Written, OutletError> {
@@ -177,8 +185,11 @@ impl Inner {
             None => self.templates.get("default").unwrap_or(usual),
             Some(name) => self.templates.get(name).ok_or_else(|| {
                 let known: Vec<_> = self.templates.keys().map(|name| format!("`{name}`")).collect();
-                OutletError::new(format!("there is no template `{name}`; there are: {}", known.join(", ")))
-                    .finally()
+                OutletError::new(format!(
+                    "unknown template `{name}`; registered templates: {}",
+                    known.join(", ")
+                ))
+                .non_retryable()
             })?,
         };
         template.write(message, &self.links.to(&message.token))
@@ -197,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_computer_gets_mail_in_the_clear_unless_that_is_allowed() {
+    fn plain_smtp_is_for_loopback_unless_allowed() {
         for host in ["localhost", "127.0.0.1", "127.8.0.1", "::1", "[::1]"] {
             assert!(is_here(host), "{host}");
             assert!(builder(host).security(Security::None).build().is_ok(), "{host}");
@@ -205,21 +216,21 @@ mod tests {
         for host in ["smtp.example.com", "10.0.0.1", "localhost.example.com", "127.0.0.1.example.com"] {
             assert!(!is_here(host), "{host}");
             let error = builder(host).security(Security::None).build().unwrap_err();
-            assert!(error.to_string().contains("in the clear"), "{error}");
+            assert!(error.to_string().contains("unencrypted"), "{error}");
         }
         assert!(builder("smtp.example.com").security(Security::None).allow_plain().build().is_ok());
     }
 
     #[test]
-    fn what_cannot_work_is_refused_at_once() {
+    fn invalid_mail_options_are_rejected() {
         assert!(builder("localhost").timeout(Duration::from_secs(51)).build().is_err());
         assert!(builder("localhost").timeout(Duration::ZERO).build().is_err());
-        assert!(Email::builder("localhost", "nobody", "https://example.com/l").build().is_err());
+        assert!(Email::builder("localhost", "noreply", "https://example.com/l").build().is_err());
         assert!(Email::builder("localhost", "a@example.com", "example.com/l").build().is_err());
     }
 
     #[test]
-    fn a_password_is_not_shown() {
+    fn password_is_not_in_debug_output() {
         let builder = builder("smtp.example.com").credentials("user", "hunter2");
         assert!(!format!("{builder:?}").contains("hunter2"));
         assert!(!format!("{:?}", builder.build().unwrap()).contains("hunter2"));

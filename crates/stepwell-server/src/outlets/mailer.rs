@@ -1,4 +1,4 @@
-//! How mails reach a mail server: one setup for the outlet and for the action that sends mail.
+//! The SMTP client that the mail outlet and the action `email.send` share.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ use stepwell::core::Timestamp;
 
 use super::{SetupError, USUAL, checked};
 
-/// Answers of a mail server that say that our credentials are wrong: the mail is not to blame, and is tried again.
+/// SMTP status codes for rejected credentials. The mail itself may be valid, so sending is retried.
 const NOT_LET_IN: [u16; 4] = [530, 534, 535, 538];
 
-/// How a connection to a mail server is kept from being read.
+/// Encryption of the connection to an SMTP server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Security {
-    /// Not at all: for a server on this computer.
+    /// No encryption, for a server on a loopback address.
     None,
-    /// It begins in the clear and is encrypted before anything is said; a server that cannot is not used.
+    /// Starts unencrypted and switches to TLS before any mail is sent. A server without STARTTLS is not used.
     StartTls,
-    /// It is encrypted from the first byte.
+    /// TLS from the first byte.
     Tls,
 }
 
@@ -38,7 +38,7 @@ impl Security {
     }
 }
 
-/// Puts a mailer together.
+/// Builder of a mailer.
 #[derive(Clone)]
 pub struct MailerBuilder {
     host: String,
@@ -61,58 +61,59 @@ impl fmt::Debug for MailerBuilder {
 }
 
 impl MailerBuilder {
-    /// The port; without this, the one that is usual for the security.
+    /// Sets the port (default: 465 for `Tls`, 587 for `StartTls`, 25 for `None`).
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// How the connection is kept from being read; without this, encrypted from the first byte.
+    /// Sets the encryption of the connection (default: `Tls`).
     #[must_use]
     pub fn security(mut self, security: Security) -> Self {
         self.security = security;
         self
     }
 
-    /// Mails may go over the network in the clear, for everybody on the way to read and use.
+    /// Allows unencrypted connections to other machines. Anyone on the network path can then read the mails.
     #[must_use]
     pub fn allow_plain(mut self) -> Self {
         self.is_plain_allowed = true;
         self
     }
 
-    /// Who we are to the server.
+    /// Sets user name and password for authentication at the SMTP server.
     #[must_use]
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.credentials = Some((user.into(), password.into()));
         self
     }
 
-    /// A certificate authority in PEM that the server's certificate may be from, besides those of the system.
+    /// Trusts an additional certificate authority, in PEM format.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root = Some(pem.into());
         self
     }
 
-    /// How long sending one mail may take, at most 50 seconds; without this, 20.
+    /// Sets the timeout for sending one mail (default: 20 s, at most 50 s).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Checks everything. The server is not asked yet.
+    /// Checks the options and builds the mailer. Does not connect to the server.
     pub fn build(self) -> Result<Mailer, SetupError> {
         if self.security == Security::None && !self.is_plain_allowed && !is_here(&self.host) {
             return Err(SetupError::new(format!(
-                "mail to `{}` would go over the network in the clear: use `Security::StartTls` or `Security::Tls`, or allow it",
+                "mail to `{}` would be sent unencrypted over the network: use `Security::StartTls` or `Security::Tls`, or call `allow_plain`",
                 self.host
             )));
         }
-        let from = mailbox(&self.from)
-            .map_err(|why| SetupError(format!("mail cannot come from `{}`: {why}", self.from)))?;
+        let from = mailbox(&self.from).map_err(|why| {
+            SetupError(format!("the sender `{}` is not a valid mail address: {why}", self.from))
+        })?;
         let timeout = checked(self.timeout)?;
         let transport = self.transport(&from)?;
         Ok(Mailer(Arc::new(Inner { transport, from, timeout })))
@@ -144,7 +145,7 @@ impl MailerBuilder {
     }
 }
 
-/// Sends mails through one server. Clones are the same mailer.
+/// Sends mails through one SMTP server. Clones share the mailer.
 #[derive(Clone)]
 pub struct Mailer(Arc<Inner>);
 
@@ -161,7 +162,7 @@ impl fmt::Debug for Mailer {
 }
 
 impl Mailer {
-    /// Mail through this server, from this address where a mail names no other.
+    /// Starts a builder with the SMTP host and the default sender address.
     pub fn builder(host: impl Into<String>, from: impl Into<String>) -> MailerBuilder {
         MailerBuilder {
             host: host.into(),
@@ -175,19 +176,19 @@ impl Mailer {
         }
     }
 
-    /// Who mails are from where they name nobody else.
+    /// Returns the default sender address.
     pub(crate) fn from(&self) -> &Mailbox {
         &self.0.from
     }
 
-    /// The `Message-ID` of a mail: the same for the same key, however often it is sent.
+    /// Returns the `Message-ID` for a key. The same key always gives the same id.
     pub(crate) fn id(&self, key: &str) -> String {
         let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let key: String = key.chars().filter(fits).collect();
         format!("<{key}@{}>", self.0.from.email.domain())
     }
 
-    /// Has the server take a mail.
+    /// Sends a mail and waits until the server has accepted it.
     pub(crate) async fn send(&self, mail: Message) -> Result<(), NotSent> {
         let Inner { transport, timeout, .. } = &*self.0;
         let is_ascii = mail.envelope().to().iter().all(|address| address.to_string().is_ascii());
@@ -195,40 +196,41 @@ impl Mailer {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(NotSent::of(&error, is_ascii)),
             Err(_) => {
-                let why = format!("the mail server did not take the mail within {} ms", timeout.as_millis());
+                let why =
+                    format!("the mail server did not accept the mail within {} ms", timeout.as_millis());
                 Err(NotSent { why, is_final: false })
             }
         }
     }
 }
 
-/// Why a mail was not taken.
+/// Reason why a mail was not sent.
 #[derive(Debug)]
 pub(crate) struct NotSent {
     pub(crate) why: String,
-    /// It would not be taken at another time either.
+    /// A retry would fail too.
     pub(crate) is_final: bool,
 }
 
 impl NotSent {
-    /// A server that says no for good is believed, unless it is us whom it does not let in.
+    /// Converts an SMTP error. Permanent errors are final, except rejected credentials, which an operator can correct.
     fn of(error: &lettre::transport::smtp::Error, is_ascii: bool) -> Self {
         let code = error.status().map(u16::from);
         let is_ours = code.is_some_and(|code| NOT_LET_IN.contains(&code));
-        // A server that cannot be told such an address will not learn it between two tries.
+        // The server does not support addresses that are not ASCII, so a retry would fail too.
         let cannot_be_said = error.is_client() && !is_ascii;
         let is_final = (error.is_permanent() && !is_ours) || cannot_be_said;
-        NotSent { why: format!("the mail was not taken: {error}"), is_final }
+        NotSent { why: format!("the mail was not accepted: {error}"), is_final }
     }
 }
 
-/// A mail that is dated so.
+/// Starts a mail with this date.
 pub(crate) fn dated(at: Timestamp) -> MessageBuilder {
     let at = u64::try_from(at.micros()).unwrap_or_default();
     Message::builder().date(SystemTime::UNIX_EPOCH + Duration::from_micros(at))
 }
 
-/// The mail with its words: as text, as HTML, or as both for the reader to choose.
+/// Adds the content: plain text, HTML, or both as alternatives.
 pub(crate) fn worded(
     mail: MessageBuilder,
     text: Option<String>,
@@ -241,30 +243,30 @@ pub(crate) fn worded(
     }
 }
 
-/// An address, alone or as `Name <address>`: one, and nothing else.
+/// Parses exactly one address, plain or as `Name <address>`.
 pub(crate) fn mailbox(text: &str) -> Result<Mailbox, String> {
     let text = text.trim();
     if text.chars().any(char::is_control) {
-        return Err("it has a line end or another control character in it".to_owned());
+        return Err("it contains a line break or another control character".to_owned());
     }
     let (name, address) = match text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) {
         Some((name, address)) => (Some(name.trim()), address),
         None => (None, text),
     };
     let quoted = name.and_then(|name| name.strip_prefix('"')?.strip_suffix('"'));
-    // In a name without quotes these are the end of one address and the beginning of another.
+    // In an unquoted name these characters would separate addresses.
     let ends = if quoted.is_some() { "\"" } else { "<>,;\"" };
     let name = quoted.or(name);
     if name.is_some_and(|name| name.contains(|c| ends.contains(c)))
         || address.contains(|c: char| c.is_whitespace() || "<>,;\"\\".contains(c))
     {
-        return Err("it is not one plain address such as `ann@example.com`".to_owned());
+        return Err("it must be a single address such as `ann@example.com`".to_owned());
     }
     let address: Address = address.parse().map_err(|error| format!("{error}"))?;
     Ok(Mailbox::new(name.filter(|name| !name.is_empty()).map(str::to_owned), address))
 }
 
-/// The host is this computer.
+/// Returns true if the host is `localhost` or a loopback address.
 pub(super) fn is_here(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
@@ -275,7 +277,7 @@ mod tests {
     use super::{Mailer, mailbox};
 
     #[test]
-    fn an_address_is_one_address_and_nothing_else() {
+    fn only_a_single_address_is_accepted() {
         assert_eq!(mailbox(" ann@example.com ").unwrap().to_string(), "ann@example.com");
         let named = mailbox("\"Ann, of Example\" <ann@example.com>").unwrap();
         assert_eq!(named.name.as_deref(), Some("Ann, of Example"));
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_an_id_that_is_one() {
+    fn message_id_is_safe_for_any_key() {
         let mailer = Mailer::builder("smtp.example.com", "Ann <ann@example.com>").build().unwrap();
         assert_eq!(mailer.id("018f-1"), "<018f-1@example.com>");
         assert_eq!(mailer.id("a>\r\nBcc: b@c"), "<aBccbc@example.com>");

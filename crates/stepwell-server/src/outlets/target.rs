@@ -1,4 +1,4 @@
-//! Where what goes out may go: which hosts, over which scheme, to which addresses.
+//! Allowed targets of outgoing requests: hosts, schemes and IP addresses.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -13,56 +13,56 @@ use tower_service::Service;
 
 use super::SetupError;
 
-/// What is allowed.
+/// Rules for the targets of outgoing requests. The default allows https to public addresses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Allowed {
-    /// Only these hosts, if there are any.
+    /// If not empty, requests may go only to these hosts and to private hosts and networks that are allowed.
     pub(crate) hosts: BTreeSet<String>,
-    /// These hosts may be in a private network.
+    /// Hosts that may resolve to private addresses.
     pub(crate) private: BTreeSet<String>,
-    /// Addresses of these networks may be connected to, also if they are private.
+    /// Networks whose addresses are allowed even if they are private.
     pub(crate) networks: Vec<Network>,
-    /// Plain HTTP is allowed also to other computers.
+    /// Allows plain HTTP to hosts other than loopback.
     pub(crate) plain: bool,
 }
 
-/// Where nothing must go.
+/// A target that is not allowed, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Forbidden(String);
 
 impl Allowed {
-    /// Takes an address apart, and refuses one that is not allowed. Addresses behind names are looked at when they are known.
+    /// Parses and checks a URL. The addresses behind a host name are checked later, by the [`Resolver`].
     pub(crate) fn target(&self, url: &str) -> Result<Uri, Forbidden> {
-        let uri: Uri = url.parse().map_err(|_| Forbidden("it is not an address of the web".to_owned()))?;
+        let uri: Uri = url.parse().map_err(|_| Forbidden("this is not a valid URL".to_owned()))?;
         self.check(&uri)?;
         Ok(uri)
     }
 
-    /// Refuses an address of the web that is not allowed.
+    /// Checks scheme and host of a URL, and its IP address if the host is one.
     pub(crate) fn check(&self, uri: &Uri) -> Result<(), Forbidden> {
         let no = |why: String| Err(Forbidden(why));
         let Some(host) = uri.host().map(plain_host) else {
-            return no("it is not an address of the web such as `https://example.com/hook`".to_owned());
+            return no("this is not a URL such as `https://example.com/hook`".to_owned());
         };
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return no(format!("an address at `{host}` has a user in it, which is not sent"));
+            return no(format!("the URL for `{host}` contains a user name, which is not supported"));
         }
         let ip = host.parse::<IpAddr>().ok();
         let is_named = self.hosts.contains(&host) || self.private.contains(&host);
         if !self.hosts.is_empty() && !is_named && !ip.is_some_and(|ip| self.is_in_network(ip)) {
-            return no(format!("`{host}` is not one of the hosts that are allowed"));
+            return no(format!("`{host}` is not one of the allowed hosts"));
         }
         match uri.scheme_str() {
             Some("https") => {}
             Some("http") if self.plain || is_loopback(&host) => {}
-            Some("http") => return no(format!("`{host}` would be sent a secret in the clear: use https")),
-            _ => return no(format!("`{host}` is reached by https")),
+            Some("http") => return no(format!("plain http to `{host}` is not allowed: use https")),
+            _ => return no(format!("the URL for `{host}` must use https")),
         }
         ip.map_or(Ok(()), |ip| self.address(&host, ip))
     }
 
-    /// Also allows a host, an address or a network, such as `db.internal`, `10.1.2.3` or `10.0.0.0/8`, that is private.
+    /// Allows a private host, address or network, such as `db.internal`, `10.1.2.3` or `10.0.0.0/8`.
     pub(crate) fn allow(&mut self, entry: &str) -> Result<(), SetupError> {
         if let Some(network) = Network::parse(entry) {
             self.networks.push(network);
@@ -72,20 +72,18 @@ impl Allowed {
         Ok(())
     }
 
-    /// Allows a host, and then only those that are allowed.
+    /// Allows a host, and restricts requests to the allowed hosts.
     pub(crate) fn only(&mut self, host: &str) -> Result<(), SetupError> {
         self.hosts.insert(named(host)?);
         Ok(())
     }
 
-    /// Refuses an address in a private network, unless it or its host may be there.
+    /// Rejects a private address, unless it or its host is allowed.
     fn address(&self, host: &str, ip: IpAddr) -> Result<(), Forbidden> {
         if is_public(ip) || self.private.contains(host) || self.is_in_network(ip) {
             return Ok(());
         }
-        Err(Forbidden(format!(
-            "`{host}` is in a private network, where nothing is sent unless that is allowed"
-        )))
+        Err(Forbidden(format!("`{host}` is in a private network; requests there must be allowed explicitly")))
     }
 
     fn is_in_network(&self, ip: IpAddr) -> bool {
@@ -93,7 +91,7 @@ impl Allowed {
     }
 }
 
-/// A network: the addresses that begin with the same bits.
+/// An IP network in CIDR notation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Network {
     first: IpAddr,
@@ -101,7 +99,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Takes a network such as `10.0.0.0/8`, or one address.
+    /// Parses a network such as `10.0.0.0/8`, or one address.
     fn parse(text: &str) -> Option<Self> {
         let (ip, bits) = text.split_once('/').map_or((text, None), |(ip, bits)| (ip, Some(bits)));
         let first: IpAddr = ip.trim_start_matches('[').trim_end_matches(']').parse().ok()?;
@@ -111,7 +109,7 @@ impl Network {
     }
 
     fn has(&self, ip: IpAddr) -> bool {
-        // What differs has to be behind the first bits; a shift by as many as there are leaves nothing.
+        // Addresses may differ only after the prefix. A prefix of 0 bits overflows the shift and matches everything.
         let is_same = match (self.first, ip) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
                 (a.to_bits() ^ b.to_bits()).checked_shr(32 - self.bits) == Some(0)
@@ -125,7 +123,7 @@ impl Network {
     }
 }
 
-/// A host that is allowed, by its name.
+/// Checks and normalises the name of an allowed host.
 fn named(host: &str) -> Result<String, SetupError> {
     let name = plain_host(host);
     if let Ok(ip) = name.parse::<IpAddr>() {
@@ -134,14 +132,14 @@ fn named(host: &str) -> Result<String, SetupError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if name.is_empty() || !name.chars().all(fits) {
         return Err(SetupError::new(format!(
-            "`{host}` cannot be allowed: name a host such as `db.internal`, or, where private ones are allowed, an \
+            "`{host}` is not a host: write a host such as `db.internal`, or, where private targets are allowed, an \
              address such as `10.1.2.3` or a network such as `10.0.0.0/8`"
         )));
     }
     Ok(name)
 }
 
-/// A host as it is compared: in small letters, without brackets and without the dot at its end.
+/// Normalises a host for comparison: lower case, without brackets and without a trailing dot.
 pub(crate) fn plain_host(host: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
     host.to_ascii_lowercase()
@@ -151,7 +149,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// The address is one that everybody can reach, and so nobody's own network.
+/// Returns true if the address is globally reachable, and not in a private, local or reserved network.
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -182,17 +180,17 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(a, b, c, d))
     };
     match parts {
-        // An address of version 4 in an address of version 6: translated, 6to4. One that is mapped is never needed.
+        // IPv4 addresses inside IPv6: NAT64 and 6to4. IPv4-mapped addresses are not needed, so they are not public.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => inner(high, low),
         [0x2002, high, low, ..] => inner(high, low),
-        // Teredo, benchmarks, documentation.
+        // Teredo, benchmarking and documentation networks are not public.
         [0x2001, second, ..] => second != 0 && second != 2 && second != 0xdb8,
-        // Only these are given to networks that everybody can reach.
+        // Only 2000::/3 is assigned to public networks; 3fff::/16 is for documentation.
         [first, ..] => first & 0xe000 == 0x2000 && first != 0x3fff,
     }
 }
 
-/// Finds the addresses of a host and gives those only that may be connected to: what is connected to is what was looked at.
+/// Resolves a host and fails if one of its addresses is not allowed. The connection uses exactly the checked addresses.
 #[derive(Debug, Clone)]
 pub(crate) struct Resolver {
     allowed: Arc<Allowed>,
@@ -236,7 +234,7 @@ mod tests {
     use super::{Allowed, Forbidden, Resolver, is_public};
 
     #[test]
-    fn addresses_of_nobody_but_their_own_network_are_told() {
+    fn private_addresses_are_recognised() {
         for ip in ["93.184.215.14", "8.8.8.8", "172.32.0.1", "192.169.0.1", "100.128.0.1", "2606:4700::1111"]
         {
             assert!(is_public(ip.parse().unwrap()), "{ip}");
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn only_https_and_only_hosts_that_are_allowed() {
+    fn only_https_to_allowed_hosts_is_accepted() {
         let any = Allowed::default();
         assert!(any.target("https://hooks.example.com/a?b=c").is_ok());
         for url in [
@@ -316,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_a_host_an_address_or_a_network() {
+    fn hosts_addresses_and_networks_can_be_allowed() {
         let mut allowed = Allowed::default();
         for entry in ["DB.internal.", "10.1.2.3", "192.168.0.0/16", "[fd00::1]", "fd12::/16", "172.16.0.9/31"]
         {
@@ -360,9 +358,9 @@ mod tests {
         }
     }
 
-    /// A name that leads into a private network is as good as an address there.
+    /// A name that resolves to a private address is treated like that address.
     #[tokio::test]
-    async fn a_name_is_judged_by_what_is_behind_it() {
+    async fn name_is_checked_by_its_addresses() {
         let resolve = |allowed: Allowed| async move {
             Resolver::new(allowed.into()).call("localhost".parse().unwrap()).await.map(Iterator::count)
         };

@@ -1,46 +1,48 @@
-//! The words of a message, with placeholders such as `{{name}}`.
+//! Templates of messages, with placeholders such as `{{name}}`.
 
 use serde_json::Value;
 use stepwell::flow::{Message, OutletError};
 
-use super::{SetupError, for_people};
+use super::{SetupError, display_time};
 use crate::escape;
 
-/// The words of a message: a subject, a text and, if there is one, the same as HTML. `{{name}}` stands for a field of the
-/// message's data, `{{user.name}}` for one further in; `{{link}}`, `{{expires_at}}`, `{{place}}`, `{{workflow}}` and `{{flow}}`
-/// are always there. Values are escaped in HTML, and are one line in the subject.
+/// The template of a message: subject, plain text and optionally HTML.
+///
+/// `{{name}}` is replaced by a field of the message's data, `{{user.name}}` by a nested field. `{{link}}`,
+/// `{{expires_at}}`, `{{place}}`, `{{workflow}}` and `{{flow}}` are always available. Values are escaped in HTML, and
+/// reduced to one line in the subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct MessageTemplate {
     subject: String,
     text: String,
     html: Option<String>,
 }
 
-impl Template {
-    /// A template without HTML.
+impl MessageTemplate {
+    /// Creates a template without HTML.
     pub fn new(subject: impl Into<String>, text: impl Into<String>) -> Self {
-        Template { subject: subject.into(), text: text.into(), html: None }
+        MessageTemplate { subject: subject.into(), text: text.into(), html: None }
     }
 
-    /// The same as HTML, for readers that show it.
+    /// Adds an HTML version, for mail readers that show it.
     #[must_use]
     pub fn html(mut self, html: impl Into<String>) -> Self {
         self.html = Some(html.into());
         self
     }
 
-    /// The words of whoever has none.
+    /// Returns the built-in template, with or without the expiry time.
     pub(super) fn usual(expires: bool) -> Self {
-        let until = if expires { "\nThe link can be used until {{expires_at}}.\n" } else { "" };
-        let until_html = if expires { "<p>The link can be used until {{expires_at}}.</p>" } else { "" };
+        let until = if expires { "\nThe link is valid until {{expires_at}}.\n" } else { "" };
+        let until_html = if expires { "<p>The link is valid until {{expires_at}}.</p>" } else { "" };
         let text = format!(
-            "Something waits for your answer ({{{{workflow}}}}: {{{{place}}}}).\n\nOpen this link to answer:\n\n{{{{link}}}}\n{until}"
+            "A workflow is waiting for your answer ({{{{workflow}}}}: {{{{place}}}}).\n\nOpen this link to answer:\n\n{{{{link}}}}\n{until}"
         );
         let html = format!(
-            "<p>Something waits for your answer ({{{{workflow}}}}: {{{{place}}}}).</p>\
+            "<p>A workflow is waiting for your answer ({{{{workflow}}}}: {{{{place}}}}).</p>\
              <p><a href=\"{{{{link}}}}\">Open this link to answer</a></p>{until_html}"
         );
-        Template::new("Your answer is needed: {{workflow}}", text).html(html)
+        MessageTemplate::new("Your answer is needed: {{workflow}}", text).html(html)
     }
 
     pub(super) fn read(&self, name: &str) -> Result<Read, SetupError> {
@@ -55,7 +57,6 @@ impl Template {
     }
 }
 
-/// A template that was read.
 #[derive(Debug, Clone)]
 pub(super) struct Read {
     subject: Vec<Piece>,
@@ -69,7 +70,7 @@ enum Piece {
     Value(String),
 }
 
-/// A message in its words.
+/// A message with all placeholders replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) subject: String,
@@ -78,7 +79,7 @@ pub(super) struct Written {
 }
 
 impl Read {
-    /// Puts the message's values in.
+    /// Replaces the placeholders by the message's values.
     pub(super) fn write(&self, message: &Message, link: &str) -> Result<Written, OutletError> {
         let fill = |pieces: &[Piece], as_it_goes: fn(&str) -> String| -> Result<String, OutletError> {
             pieces
@@ -98,7 +99,7 @@ impl Read {
 fn value(name: &str, message: &Message, link: &str) -> Result<String, OutletError> {
     match name {
         "link" => return Ok(link.to_owned()),
-        "expires_at" => return Ok(message.expires_at.map(for_people).unwrap_or_default()),
+        "expires_at" => return Ok(message.expires_at.map(display_time).unwrap_or_default()),
         "place" => return Ok(message.place.to_string()),
         "workflow" => return Ok(message.workflow.to_string()),
         "flow" => return Ok(message.flow.to_string()),
@@ -109,28 +110,29 @@ fn value(name: &str, message: &Message, link: &str) -> Result<String, OutletErro
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Null) => Ok(String::new()),
         Some(value @ (Value::Bool(_) | Value::Number(_))) => Ok(value.to_string()),
-        Some(Value::Array(_) | Value::Object(_)) => {
-            Err(OutletError::new(format!("the template shows `{name}`, which is no text")).finally())
-        }
-        None => {
-            Err(OutletError::new(format!("the template shows `{name}`, which the message does not have"))
-                .finally())
-        }
+        Some(Value::Array(_) | Value::Object(_)) => Err(OutletError::new(format!(
+            "the template uses `{name}`, which is a list or an object in the message's data"
+        ))
+        .non_retryable()),
+        None => Err(OutletError::new(format!(
+            "the template uses `{name}`, which the message's data does not have"
+        ))
+        .non_retryable()),
     }
 }
 
-/// Takes a text apart into what stays and what is put in.
+/// Splits a text into literal text and placeholders.
 fn pieces(text: &str) -> Result<Vec<Piece>, String> {
     let (mut pieces, mut rest) = (Vec::new(), text);
     while let Some((before, after)) = rest.split_once("{{") {
         let Some((name, after)) = after.split_once("}}") else {
-            return Err("a `{{` has no `}}` after it".to_owned());
+            return Err("a `{{` has no closing `}}`".to_owned());
         };
         let name = name.trim();
         let fits = |c: char| c.is_alphanumeric() || c == '_' || c == '-' || c == '.';
         if name.is_empty() || !name.chars().all(fits) {
             return Err(format!(
-                "`{{{{{name}}}}}` names no value: use letters, digits, `_`, `-` and `.`, as in `{{{{user.name}}}}`"
+                "`{{{{{name}}}}}` is not a placeholder: use letters, digits, `_`, `-` and `.`, as in `{{{{user.name}}}}`"
             ));
         }
         pieces.push(Piece::Text(before.to_owned()));
@@ -141,7 +143,7 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// The text without line ends and other characters that nobody sees: a header takes one line.
+/// Replaces control characters by spaces and collapses spaces, because a header is one line.
 pub(super) fn one_line(text: &str) -> String {
     let visible: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     visible.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
@@ -155,7 +157,7 @@ mod tests {
     use stepwell::store::TenantScope;
     use stepwell::testing::BEGINS;
 
-    use super::{Template, one_line};
+    use super::{MessageTemplate, one_line};
 
     fn message(data: serde_json::Value) -> Message {
         Message {
@@ -174,9 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn values_are_put_in_and_escaped_only_in_html() {
-        let template = Template::new("{{name}} is invited", "{{ name }}: {{team.size}} {{link}} {{none}}.")
-            .html("<b>{{name}}</b> until {{expires_at}}");
+    fn values_are_escaped_only_in_html() {
+        let template =
+            MessageTemplate::new("{{name}} is invited", "{{ name }}: {{team.size}} {{link}} {{none}}.")
+                .html("<b>{{name}}</b> until {{expires_at}}");
         let read = template.read("invite").unwrap();
         let data = json!({"name": "<Ann> & \"Ben\"", "team": {"size": 3}, "none": null, "link": "evil"});
         let written = read.write(&message(data), "https://example.com/l/t").unwrap();
@@ -189,32 +192,35 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_is_one_line_whatever_is_put_in() {
-        let read = Template::new("Hi {{name}}", "").read("hi").unwrap();
+    fn subject_is_always_one_line() {
+        let read = MessageTemplate::new("Hi {{name}}", "").read("hi").unwrap();
         let data = json!({"name": "Ann\r\nBcc: eve@example.com\u{2028}"});
         assert_eq!(
             read.write(&message(data), "").unwrap().subject,
             "Hi Ann Bcc: eve@example.com\u{2028}",
-            "a separator that is no control character is encoded when it is sent"
+            "a separator that is not a control character is encoded when it is sent"
         );
         assert_eq!(one_line("a\r\n\tb\0"), "a b");
     }
 
     #[test]
-    fn what_is_unknown_or_no_text_is_given_up_by_name() {
-        let read = Template::new("{{nam}}", "").read("hi").unwrap();
+    fn unknown_or_structured_values_fail_by_name() {
+        let read = MessageTemplate::new("{{nam}}", "").read("hi").unwrap();
         let error = read.write(&message(json!({"name": "Ann"})), "").unwrap_err();
         assert!(error.is_final() && error.to_string().contains("`nam`"), "{error}");
-        let read = Template::new("{{team}}", "").read("hi").unwrap();
+        let read = MessageTemplate::new("{{team}}", "").read("hi").unwrap();
         assert!(read.write(&message(json!({"team": {}})), "").unwrap_err().is_final());
     }
 
     #[test]
-    fn what_is_no_template_is_refused_when_it_is_registered() {
+    fn malformed_template_is_rejected() {
         for text in ["{{", "a {{name", "{{}}", "{{ }}", "{{a b}}", "{{<x>}}"] {
-            let error = Template::new("", text).read("hi").unwrap_err();
+            let error = MessageTemplate::new("", text).read("hi").unwrap_err();
             assert!(error.to_string().starts_with("template `hi`, text: "), "{error}");
         }
-        assert!(Template::usual(true).read("usual").is_ok() && Template::usual(false).read("usual").is_ok());
+        assert!(
+            MessageTemplate::usual(true).read("usual").is_ok()
+                && MessageTemplate::usual(false).read("usual").is_ok()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Webhooks: the message as JSON, signed, to an address of the web.
+//! The webhook outlet: posts the message as signed JSON to a URL.
 
 use std::collections::BTreeSet;
 use std::error::Error as StdError;
@@ -24,12 +24,12 @@ use super::client::{HttpClient, Unanswered, client, unanswered};
 use super::target::{Allowed, Forbidden, plain_host};
 use super::{Links, SetupError, USUAL, checked};
 
-/// What a secret is written with in front.
+/// Prefix of a secret.
 const SECRET: &str = "whsec_";
-/// Bytes a secret has, at least and at most.
+/// Allowed length of a secret, in bytes.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// Puts a webhook outlet together.
+/// Builder of a webhook outlet.
 #[derive(Clone)]
 pub struct WebhookBuilder {
     secrets: Vec<String>,
@@ -48,74 +48,74 @@ impl fmt::Debug for WebhookBuilder {
 }
 
 impl WebhookBuilder {
-    /// A further secret: messages are signed under each, so that receivers can change from one to the next.
+    /// Adds a secret. Messages are signed with every secret, so that receivers can rotate to a new one.
     #[must_use]
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.secrets.push(secret.into());
         self
     }
 
-    /// All messages go to this address; without this, each to the one it names.
+    /// Sends all messages to this URL (default: the URL that each message names).
     #[must_use]
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.url = Some(url.into());
         self
     }
 
-    /// Messages also have a link in them, to a page under this address.
+    /// Adds a field `link` to messages: the URL of the token's page under this base URL.
     #[must_use]
     pub fn links(mut self, links: impl Into<String>) -> Self {
         self.links = Some(links.into());
         self
     }
 
-    /// How long sending one message may take, at most 50 seconds; without this, 20.
+    /// Sets the timeout for sending one message (default: 20 s, at most 50 s).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Messages go to this host, and to no other that is not named so.
+    /// Allows a host, and restricts messages to the allowed hosts.
     #[must_use]
     pub fn allow_host(mut self, host: &str) -> Self {
         self.allowed.hosts.insert(plain_host(host));
         self
     }
 
-    /// Messages may go to this host also if it is in a private network or on this computer.
+    /// Allows a host that is in a private network or on this machine.
     #[must_use]
     pub fn allow_private_host(mut self, host: &str) -> Self {
         self.allowed.private.insert(plain_host(host));
         self
     }
 
-    /// Messages may go over the network in the clear, for everybody on the way to read and use.
+    /// Allows plain HTTP to other machines. Anyone on the network path can then read and use the tokens.
     #[must_use]
     pub fn allow_plain_http(mut self) -> Self {
         self.allowed.plain = true;
         self
     }
 
-    /// How servers are checked; without this, by the certificate authorities of the system.
+    /// Sets the TLS configuration (default: the certificate authorities of the system).
     #[must_use]
     pub fn tls(mut self, config: ClientConfig) -> Self {
         self.tls = Some(config);
         self
     }
 
-    /// The clock whose time is signed.
+    /// Sets the clock for the signed timestamp.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Checks everything. Nobody is asked yet.
+    /// Checks the options and builds the outlet. Sends no request.
     pub fn build(self) -> Result<Webhook, SetupError> {
         let WebhookBuilder { secrets, url, links, timeout, allowed, tls, clock } = self;
         let secrets = secrets.iter().map(|secret| read(secret)).collect::<Result<BTreeSet<_>, _>>()?;
-        let wrong = |error: Forbidden| SetupError(format!("messages cannot go to the address: {error}"));
+        let wrong = |error: Forbidden| SetupError(format!("the URL of the webhook is not allowed: {error}"));
         let url = url.map(|url| allowed.target(&url).map_err(wrong)).transpose()?;
         let links = links.map(|links| Links::new(&links)).transpose()?;
         let timeout = checked(timeout)?;
@@ -125,8 +125,10 @@ impl WebhookBuilder {
     }
 }
 
-/// Webhooks after the Standard Webhooks scheme: each message is a `POST` of its JSON with the headers `webhook-id`,
-/// `webhook-timestamp` and `webhook-signature`. Redirects are not followed. Clones are the same outlet.
+/// The webhook outlet, after the Standard Webhooks specification.
+///
+/// Each message is a `POST` of its JSON with the headers `webhook-id`, `webhook-timestamp` and `webhook-signature`.
+/// Redirects are not followed. Clones share the outlet.
 #[derive(Clone)]
 pub struct Webhook(Arc<Inner>);
 
@@ -147,7 +149,7 @@ struct Inner {
 }
 
 impl Webhook {
-    /// Webhooks that are signed under this secret: `whsec_` and the base64 of 24 to 64 random bytes.
+    /// Starts a builder with the signing secret: `whsec_` and the base64 of 24 to 64 random bytes.
     pub fn builder(secret: impl Into<String>) -> WebhookBuilder {
         WebhookBuilder {
             secrets: vec![secret.into()],
@@ -182,7 +184,7 @@ impl Outlet for Webhook {
 impl Inner {
     fn request(&self, message: &Message) -> Result<Request<Full<Bytes>>, OutletError> {
         let wrong = |why: &dyn fmt::Display| {
-            OutletError::new(format!("the message cannot go to its address: {why}")).finally()
+            OutletError::new(format!("cannot send the message to its URL: {why}")).non_retryable()
         };
         let url = match &self.url {
             Some(url) => url.clone(),
@@ -207,11 +209,10 @@ impl Inner {
         serde_json::to_vec(&body)
     }
 
-    /// A signature under each secret, for the receiver to find the one it knows.
+    /// Returns one signature per secret, separated by spaces. The receiver accepts the one it can verify.
     fn signature(&self, id: &str, at: i64, body: &[u8]) -> String {
         let signed = self.secrets.iter().map(|secret| {
-            let mut mac =
-                Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a secret of any number of bytes");
+            let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC accepts keys of any length");
             mac.update(format!("{id}.{at}.").as_bytes());
             mac.update(body);
             format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
@@ -220,7 +221,7 @@ impl Inner {
     }
 }
 
-/// What it means that somebody answered so.
+/// Maps the status of a response: success, retryable error (408, 425, 429 and 5xx) or final error.
 fn judged(host: &str, status: StatusCode) -> Result<(), OutletError> {
     if status.is_success() {
         return Ok(());
@@ -228,23 +229,23 @@ fn judged(host: &str, status: StatusCode) -> Result<(), OutletError> {
     let failed = OutletError::new(format!("`{host}` answered with status {}", status.as_u16()));
     let again =
         matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
-    Err(if again || status.is_server_error() { failed } else { failed.finally() })
+    Err(if again || status.is_server_error() { failed } else { failed.non_retryable() })
 }
 
-/// Why nobody answered. An address that is not allowed stays so; the rest may be tried again.
+/// Converts a client error. A forbidden address is final; network errors are retryable.
 fn not_sent(host: &str, error: &(dyn StdError + 'static)) -> OutletError {
     match unanswered(error) {
-        Unanswered::Forbidden(forbidden) => OutletError::new(forbidden.to_string()).finally(),
-        Unanswered::Broken(why) => OutletError::new(format!("`{host}` could not be reached: {why}")),
+        Unanswered::Forbidden(forbidden) => OutletError::new(forbidden.to_string()).non_retryable(),
+        Unanswered::Broken(why) => OutletError::new(format!("cannot reach `{host}`: {why}")),
     }
 }
 
-/// The bytes of a secret.
+/// Decodes a secret and checks its length.
 fn read(secret: &str) -> Result<Vec<u8>, SetupError> {
     let bytes = secret.strip_prefix(SECRET).and_then(|text| STANDARD.decode(text).ok());
     bytes.filter(|bytes| SECRET_BYTES.contains(&bytes.len())).ok_or_else(|| {
         SetupError::new(format!(
-            "the secret of a webhook is `{SECRET}` and the base64 of {} to {} random bytes",
+            "the secret of a webhook must be `{SECRET}` and the base64 of {} to {} random bytes",
             SECRET_BYTES.start(),
             SECRET_BYTES.end()
         ))
@@ -257,9 +258,8 @@ mod tests {
 
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-    /// The example of the Standard Webhooks specification.
     #[test]
-    fn the_example_of_the_specification_holds() {
+    fn signature_matches_the_specification_example() {
         let webhook = Webhook::builder(SECRET).build().unwrap();
         let signature =
             webhook.0.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_long_enough_and_not_shown() {
+    fn secrets_are_checked_and_hidden() {
         for wrong in ["", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_AAAA", "whsec_!"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_success_or_to_be_tried_again_or_final() {
+    fn status_decides_success_retry_or_failure() {
         let judge = |status: u16| judged("example.com", StatusCode::from_u16(status).unwrap());
         assert!([200, 201, 204].into_iter().all(|status| judge(status).is_ok()));
         for status in [408, 425, 429, 500, 502, 503, 504] {

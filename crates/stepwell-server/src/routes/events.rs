@@ -1,4 +1,4 @@
-//! The routes of events: CloudEvents come in, and calls from outside start workflows.
+//! The routes of events: CloudEvents, and webhook calls that trigger workflows.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use serde_json::json;
 use stepwell::core::RunId;
 use stepwell::events::hook::{HookCall, HookError};
 use stepwell::events::{CloudEvents, Emitted};
-use stepwell::store::{TenantId, TenantScope};
+use stepwell::store::{StoreError, TenantId, TenantScope};
 use stepwell::{Engine, EngineError};
 
-use super::flows::{echo_request_id, not_allowed, told};
-use super::problem::Problem;
+use super::flows::{echo_request_id, not_allowed, respond};
+use super::problem::{Problem, unavailable};
 use super::{body, reply};
 
-/// Bytes that a body has at most, unless that is set.
+/// Default size limit of a body, in bytes.
 const BODY_BYTES: usize = 256 * 1024;
-/// Where calls from outside are taken.
+/// Path prefix of webhook calls.
 const HOOKS: &str = "/hooks/";
 
-/// How the routes of events work.
+/// Options of the event routes.
 #[derive(Debug, Clone)]
 pub struct EventRoutes {
     body_bytes: usize,
@@ -41,26 +41,26 @@ impl Default for EventRoutes {
 }
 
 impl EventRoutes {
-    /// Both kinds; bodies have at most 256 KiB.
+    /// Returns the defaults: both routes, and bodies of at most 256 KiB.
     pub fn new() -> Self {
         EventRoutes::default()
     }
 
-    /// Bytes that a body has at most.
+    /// Sets the size limit of a body, in bytes (default: 256 KiB).
     #[must_use]
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.body_bytes = bytes;
         self
     }
 
-    /// Only calls from outside: events need somebody in front who says who may send them.
+    /// Mounts only the webhook route, for programs that have no authentication in front of `/v1/events`.
     #[must_use]
     pub fn only_hooks(mut self) -> Self {
         self.has_events = false;
         self
     }
 
-    /// Only events.
+    /// Mounts only `/v1/events`, without the webhook route.
     #[must_use]
     pub fn only_events(mut self) -> Self {
         self.has_hooks = false;
@@ -68,26 +68,28 @@ impl EventRoutes {
     }
 }
 
-/// What the handlers have.
+/// Shared state of the handlers.
 #[derive(Clone)]
 struct Api {
     engine: Engine,
     options: Arc<EventRoutes>,
 }
 
-/// The routes of events:
+/// Returns the routes of events:
 ///
-/// | route | what it does |
+/// | route | effect |
 /// |---|---|
 /// | `POST /v1/events` | accepts CloudEvents 1.0: structured, in batches of at most 100, or binary |
-/// | `POST /hooks/{tenant}/{path}` | a call from outside, for the triggers of type `webhook` with that path |
+/// | `POST /hooks/{tenant}/{path}` | calls the triggers of type `webhook` with that path |
 ///
-/// Both answer 202 when everything is accepted; sent again, the same events are accepted again without another effect. An event
-/// is checked before it is accepted; of a batch those before the one that is refused are accepted, and the answer says how many.
-/// A call that is not signed as its trigger asks gets 401, one for a path that nothing is called at 404.
+/// Both answer 202 when everything is accepted. A repeated event is accepted again and has no further effect. Events
+/// are checked before they are accepted. If an event of a batch is refused, the events before it are accepted, and the
+/// response has their number. A call without the signature that its trigger requires gets 401; a call to a path without
+/// a trigger gets 404.
 ///
-/// `/v1/events` has no authentication of its own: put a layer in front that knows who asks, and the [`Engine`] of their tenant,
-/// acting as them, into the request's extensions. Calls from outside carry their tenant in their path and are signed.
+/// `/v1/events` has no authentication. Put a layer in front that authenticates callers, and that puts the [`Engine`] of
+/// the caller's tenant and actor into the request's extensions. Webhook calls name their tenant in the path and are
+/// signed.
 pub fn event_routes(engine: Engine, options: EventRoutes) -> Router {
     let mut routes = Router::new();
     if options.has_events {
@@ -104,7 +106,7 @@ pub fn event_routes(engine: Engine, options: EventRoutes) -> Router {
 }
 
 async fn events(State(api): State<Api>, request: Request) -> Response {
-    told(async move {
+    respond(async move {
         let (head, body) = request.into_parts();
         body::query(head.uri.query(), &[])?;
         let body = body::read(body, api.options.body_bytes).await?;
@@ -115,14 +117,14 @@ async fn events(State(api): State<Api>, request: Request) -> Response {
     .await
 }
 
-/// An event that was accepted.
+/// An event that the server has stored.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventAccepted")]
 pub(crate) struct Accepted {
-    /// By which it is found again.
+    /// Id of the stored event.
     #[schemars(with = "String", extend("format" = "uuid"))]
     pub(crate) event: RunId,
-    /// It was accepted just now; otherwise it had been before.
+    /// True if the event is new; false if it had been accepted before.
     created: bool,
 }
 
@@ -132,35 +134,42 @@ impl From<Emitted> for Accepted {
     }
 }
 
-/// The events of a message, accepted.
+/// The accepted events of a request.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventsAccepted")]
 #[serde(untagged)]
 pub(crate) enum Answer {
-    /// The one event that it was.
+    /// The event of a request that is not a batch.
     One(Accepted),
-    /// All of a batch, or for every trigger that was called, in their order.
+    /// The events of a batch, or one event per called trigger, in order.
     Many {
-        /// Each by itself.
+        /// The accepted events, in order.
         items: Vec<Accepted>,
     },
 }
 
-/// The events of a message.
+/// Reads the CloudEvents of a request.
 pub(crate) fn read(headers: &HeaderMap, body: &[u8]) -> Result<CloudEvents, Problem> {
     let headers = headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
     CloudEvents::read(headers, body).map_err(|error| {
-        let problem = Problem::bad("malformedEvent", format!("This is no CloudEvent: {error}."));
+        let problem =
+            Problem::bad("malformedEvent", format!("The request is not a valid CloudEvent: {error}."));
         error.index.into_iter().fold(problem, |problem, index| problem.param("index", index))
     })
 }
 
-/// Accepts events one after the other; those before one that is refused are accepted.
+/// Accepts events in order and stops at the first that is refused. Its problem has the number of accepted events.
 pub(crate) async fn accept(engine: &Engine, read: CloudEvents) -> Result<Answer, Problem> {
     let mut accepted: Vec<Accepted> = Vec::new();
     for event in read.events {
         match engine.emit(event).await {
             Ok(emitted) => accepted.push(emitted.into()),
+            Err(EngineError::Store(StoreError::Bad(_))) => {
+                let detail = "The event is refused: the stored type of its name is unreadable. \
+                              Put the event type again, or delete it, and then send the event again.";
+                let problem = Problem::new(StatusCode::CONFLICT, "unreadable", detail);
+                return Err(problem.param("accepted", accepted.len()));
+            }
             Err(error) => return Err(refused(error).param("accepted", accepted.len())),
         }
     }
@@ -170,7 +179,7 @@ pub(crate) async fn accept(engine: &Engine, read: CloudEvents) -> Result<Answer,
     })
 }
 
-/// Why an event was not accepted.
+/// Converts the error of a refused event.
 fn refused(error: EngineError) -> Problem {
     match error {
         EngineError::Invalid(why) => Problem::new(
@@ -188,7 +197,7 @@ fn refused(error: EngineError) -> Problem {
 }
 
 async fn hook(State(api): State<Api>, request: Request) -> Response {
-    told(async move {
+    respond(async move {
         let (head, body) = request.into_parts();
         let rest = head.uri.path().split_once(HOOKS).map(|(_, rest)| rest).ok_or_else(nothing)?;
         let (tenant, path) = rest.split_once('/').ok_or_else(nothing)?;
@@ -201,12 +210,12 @@ async fn hook(State(api): State<Api>, request: Request) -> Response {
     .await
 }
 
-/// There is nothing, or nothing for whoever asks.
+/// Returns the 404 for unknown tenants and paths.
 fn nothing() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "notFound", "There is nothing at this path.")
 }
 
-/// Takes a call from outside, to a path of a tenant: its method, query, headers and body.
+/// Handles a webhook call to a path of a tenant, given by method, query, headers and body.
 pub(crate) async fn called(
     engine: &Engine,
     tenant: &str,
@@ -219,20 +228,20 @@ pub(crate) async fn called(
         .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
     let headers: Vec<_> = headers.collect();
     let call = HookCall { path, method: method.as_str(), query, headers: &headers, body };
-    // The secret with which the call is signed is the tenant's: whoever has it may call.
-    let scope = TenantScope::vouched(tenant);
+    // The signature under the tenant's secret is the authorization, so the scope needs no other check.
+    let scope = TenantScope::trusted(tenant);
     let accepted = engine.hook(scope, call).await.map_err(|error| match error {
         HookError::Unknown(_) => nothing(),
         HookError::Unsigned => {
-            let detail = "The call is not signed as it has to be.";
+            let detail = "The signature of the call is missing or invalid.";
             Problem::new(StatusCode::UNAUTHORIZED, "unsigned", detail)
         }
         HookError::Body(why) => {
-            Problem::bad("malformedBody", format!("The body is not what `Content-Type` says: {why}."))
+            Problem::bad("malformedBody", format!("The body does not match `Content-Type`: {why}."))
         }
-        HookError::Engine(EngineError::Invalid(why)) if why.starts_with("the secret ") => {
-            Problem::internal(&why)
-        }
+        HookError::Engine(EngineError::Invalid(why)) if why.starts_with("secret ") => Problem::internal(&why),
+        // The caller can only try again.
+        HookError::Engine(error @ EngineError::Store(StoreError::Bad(_))) => unavailable(&error),
         HookError::Engine(error) => refused(error),
     })?;
     Ok(Answer::Many { items: accepted.into_iter().map(Accepted::from).collect() })

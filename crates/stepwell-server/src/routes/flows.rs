@@ -1,4 +1,4 @@
-//! The routes of flows: they are started, resumed and looked at, and links to them have pages.
+//! The routes of flows: start, resume and show a flow, and the pages of its links.
 
 use std::sync::Arc;
 
@@ -12,23 +12,24 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde_json::Value;
 use stepwell::Start;
+use stepwell::core::Timestamp;
 use stepwell::flow::{Answer, FlowError, Flows, Resume};
 
 use super::problem::Problem;
 use super::token::{Cookie, is_cookie_name, is_cookie_path, token};
 use super::{body, link, reply};
-use crate::outlets::SetupError;
+use crate::outlets::{Links, SetupError};
 
-/// Bytes that a body has at most, unless that is set.
+/// Default size limit of a body, in bytes.
 const BODY_BYTES: usize = 256 * 1024;
-/// Characters that an idempotency key and a request's id have at most.
+/// Maximum length of an idempotency key and of a request id, in characters.
 const HEADER_CHARS: usize = 255;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// How the routes of flows work.
+/// Options of the flow routes.
 #[derive(Debug, Clone)]
 pub struct FlowRoutes(pub(crate) Options);
 
@@ -37,49 +38,54 @@ pub(crate) struct Options {
     pub(crate) cookie: Option<Cookie>,
     pub(crate) body_bytes: usize,
     pub(crate) reads_bearer: bool,
+    links: Option<Links>,
     has_fallback: bool,
 }
 
 impl Default for FlowRoutes {
     fn default() -> Self {
-        FlowRoutes(Options { cookie: None, body_bytes: BODY_BYTES, reads_bearer: true, has_fallback: true })
+        let (cookie, links) = (None, None);
+        FlowRoutes(Options { cookie, body_bytes: BODY_BYTES, reads_bearer: true, links, has_fallback: true })
     }
 }
 
 impl FlowRoutes {
-    /// Tokens are in bodies; bodies have at most 256 KiB.
+    /// Returns the defaults: tokens in response bodies, and request bodies of at most 256 KiB.
     pub fn new() -> Self {
         FlowRoutes::default()
     }
 
-    /// Tokens are written to a cookie of this name, and then not to the body: `HttpOnly; SameSite=Strict; Secure`, for the path
-    /// `/v1/flows`, for as long as the token is good.
+    /// Writes tokens to a cookie of this name instead of the body.
+    ///
+    /// The cookie is `HttpOnly; SameSite=Strict; Secure`, has the path `/v1/flows` and expires with the token.
     pub fn cookie(mut self, name: impl Into<String>) -> Result<Self, SetupError> {
         let name = name.into();
         if !is_cookie_name(&name) {
-            return Err(SetupError::new(format!("`{name}` cannot be the name of a cookie")));
+            return Err(SetupError::new(format!("`{name}` is not a valid cookie name")));
         }
-        // Browsers take a cookie with this prefix only for the whole site.
+        // Browsers accept a cookie with this prefix only with the path `/`.
         let path = if name.starts_with("__Host-") { "/" } else { "/v1/flows" };
         let cookie = Cookie { name, path: path.to_owned(), is_secure: true };
         self.0.cookie = Some(cookie);
         Ok(self)
     }
 
-    /// The path of the cookie, if the routes are mounted elsewhere.
+    /// Sets the path of the cookie, for routes that are mounted under a prefix.
     pub fn cookie_path(mut self, path: impl Into<String>) -> Result<Self, SetupError> {
         let path = path.into();
         if !is_cookie_path(&path) {
-            return Err(SetupError::new(format!("`{path}` cannot be the path of a cookie")));
+            return Err(SetupError::new(format!("`{path}` is not a valid cookie path")));
         }
         match &mut self.0.cookie {
             Some(cookie) => cookie.path = path,
-            None => return Err(SetupError::new("there is no cookie whose path could be set")),
+            None => {
+                return Err(SetupError::new("no cookie is configured: call `cookie` before `cookie_path`"));
+            }
         }
         Ok(self)
     }
 
-    /// The cookie is also sent in the clear: for development without TLS.
+    /// Sends the cookie over plain HTTP too, for development without TLS.
     #[must_use]
     pub fn insecure_cookie(mut self) -> Self {
         if let Some(cookie) = &mut self.0.cookie {
@@ -88,21 +94,28 @@ impl FlowRoutes {
         self
     }
 
-    /// Bytes that a body has at most.
+    /// Adds a field `url` to answers: the page of the token under this base URL, such as
+    /// `https://flows.example.com/l`. An answer whose token is in the cookie has none.
+    pub fn links(mut self, base: &str) -> Result<Self, SetupError> {
+        self.0.links = Some(Links::new(base)?);
+        Ok(self)
+    }
+
+    /// Sets the size limit of a body, in bytes (default: 256 KiB).
     #[must_use]
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.0.body_bytes = bytes;
         self
     }
 
-    /// `Authorization` is somebody else's: it is not read for a token.
+    /// Does not read tokens from `Authorization`, for programs that use this header themselves.
     #[must_use]
     pub fn ignore_bearer(mut self) -> Self {
         self.0.reads_bearer = false;
         self
     }
 
-    /// Paths that are not known are left to the router that these routes are merged into.
+    /// Leaves unknown paths to the router that these routes are merged into.
     #[must_use]
     pub fn without_fallback(mut self) -> Self {
         self.0.has_fallback = false;
@@ -110,33 +123,33 @@ impl FlowRoutes {
     }
 }
 
-/// What the handlers have.
+/// Shared state of the handlers.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     pub(crate) flows: Flows,
     pub(crate) options: Arc<Options>,
 }
 
-/// The routes of flows:
+/// Returns the routes of flows:
 ///
-/// | route | what it does |
+/// | route | effect |
 /// |---|---|
 /// | `POST /v1/flows/{workflow}` | starts a flow: `{"input": …}` |
 /// | `POST /v1/flows/resume` | resumes one: `{"token": …, "outcome": …, "input": …}` |
-/// | `GET /v1/flows/show` | shows what a token is for; nothing changes |
-/// | `GET /l/{token}` | a page that asks; nothing changes, however often it is asked for |
+/// | `GET /v1/flows/show` | shows the wait of a token; changes nothing |
+/// | `GET /l/{token}` | shows a page with the question; changes nothing |
 /// | `POST /l/{token}` | answers: the fields of a form, or `{"outcome": …, "input": …}` |
 ///
-/// A token is read from the body's field `token`, the query's `token`, the header `X-Flow-Token`, `Authorization: Bearer` or
-/// the cookie, in this order; several that differ are refused. With an `Idempotency-Key`, the same request gets the same
-/// answer, with `Idempotency-Replayed: true`. Workflows called `resume` and `show` cannot be started here.
+/// The token is read from the body field `token`, the query parameter `token`, `X-Flow-Token`, `Authorization: Bearer`
+/// or the cookie. Different tokens in one request are refused. A request that repeats an `Idempotency-Key` gets the
+/// same answer, with `Idempotency-Replayed: true`. Workflows named `resume` and `show` cannot be started here.
 ///
-/// Errors are `application/problem+json`, and pages under `/l/` unless JSON is asked for. A token that is not good is always
-/// the very same 410.
+/// Errors are `application/problem+json`. Under `/l/` they are HTML pages, unless the client asks for JSON. Every
+/// invalid token gets the same 410, so that the response does not reveal the reason.
 ///
-/// The flows given are those of one tenant. A layer that knows who asks may put the [`Flows`] of their tenant, acting as
-/// them, into the request's extensions: `/v1/flows` then works on those. Whoever follows a link under `/l/` has its
-/// secret and needs no more: the tenant is the one that the token names.
+/// `flows` belongs to one tenant. A layer that authenticates callers may put the [`Flows`] of the caller's tenant and
+/// actor into the request's extensions; `/v1/flows` then uses those. A link under `/l/` needs no credential besides its
+/// token, which also determines the tenant.
 ///
 /// ```no_run
 /// # use stepwell::flow::Flows;
@@ -160,7 +173,7 @@ pub fn flow_routes(flows: Flows, options: FlowRoutes) -> Router {
 }
 
 pub(crate) fn not_allowed() -> Problem {
-    let detail = "This path has no such method.";
+    let detail = "This path does not support the method.";
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", detail)
 }
 
@@ -182,7 +195,7 @@ async fn start(
     workflow: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
-    told(async move {
+    respond(async move {
         let Ok(Path(workflow)) = workflow else {
             return Err(Problem::new(StatusCode::NOT_FOUND, "unknownWorkflow", "There is no such workflow."));
         };
@@ -199,7 +212,7 @@ async fn start(
     .await
 }
 
-/// Starts a flow; with the status that says whether it goes on.
+/// Starts a flow. The status is 201 if the flow continues, and 200 if it has already ended.
 pub(crate) async fn started(
     flows: &Flows,
     workflow: &str,
@@ -209,12 +222,12 @@ pub(crate) async fn started(
     let start = input.into_iter().fold(Start::new(workflow), Start::input);
     let start = key.into_iter().fold(start, Start::key);
     let answer = flows.start(start).await?;
-    let status = if answer.rests.is_some() { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if answer.strategy.is_some() { StatusCode::CREATED } else { StatusCode::OK };
     Ok((answer, status))
 }
 
 async fn resume(State(api): State<Api>, request: Request) -> Response {
-    told(async move {
+    respond(async move {
         let (head, body) = request.into_parts();
         let query = body::query(head.uri.query(), &["token"])?;
         let body = body::read(body, api.options.body_bytes).await?;
@@ -229,7 +242,7 @@ async fn resume(State(api): State<Api>, request: Request) -> Response {
     .await
 }
 
-/// A flow is to be resumed.
+/// Builds the request that resumes a flow.
 pub(crate) fn resume_of(
     token: &str,
     outcome: Option<&str>,
@@ -241,14 +254,14 @@ pub(crate) fn resume_of(
     key.into_iter().fold(resume, Resume::key)
 }
 
-/// Resumes a flow; an input that does not fit is a problem.
+/// Resumes a flow. Invalid input is a problem, and the token stays valid.
 pub(crate) async fn resumed(flows: &Flows, resume: Resume) -> Result<Answer, Problem> {
     let answer = flows.resume(resume).await?;
-    if answer.errors.is_empty() { Ok(answer) } else { Err(Problem::unfit(answer.errors)) }
+    if answer.errors.is_empty() { Ok(answer) } else { Err(Problem::validation(answer.errors)) }
 }
 
 async fn show(State(api): State<Api>, request: Request) -> Response {
-    told(async move {
+    respond(async move {
         let (head, _) = request.into_parts();
         let query = body::query(head.uri.query(), &["token"])?;
         let token = token(&api.options, None, query, &head.headers)?;
@@ -258,11 +271,11 @@ async fn show(State(api): State<Api>, request: Request) -> Response {
     .await
 }
 
-pub(crate) async fn told(answer: impl Future<Output = Result<Response, Problem>>) -> Response {
+pub(crate) async fn respond(answer: impl Future<Output = Result<Response, Problem>>) -> Response {
     answer.await.unwrap_or_else(|problem| reply::problem(&problem))
 }
 
-/// The key of a request.
+/// Returns the idempotency key of a request.
 pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(key) = keys.next() else { return Ok(None) };
@@ -271,7 +284,8 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     match (key, keys.next()) {
         (Some(key), None) => Ok(Some(key.to_owned())),
         _ => {
-            let detail = format!("`Idempotency-Key` is one key of 1 to {HEADER_CHARS} visible characters.");
+            let detail =
+                format!("`Idempotency-Key` must be one key of 1 to {HEADER_CHARS} visible ASCII characters.");
             Err(Problem::bad("malformedKey", detail))
         }
     }
@@ -283,29 +297,52 @@ pub(crate) fn mark_replayed(response: &mut Response, is_replayed: bool) {
     }
 }
 
-impl Api {
-    /// The answer as JSON, its token in the body or in the cookie.
-    fn answered(&self, answer: Answer, status: StatusCode, has_moved: bool) -> Result<Response, Problem> {
-        let (is_replayed, is_over) = (answer.is_replayed, answer.status.is_final());
+impl Options {
+    /// Returns the URL of a token's page, if the base of links is known.
+    pub(crate) fn url(&self, token: &str) -> Option<String> {
+        self.links.as_ref().map(|links| links.to(token))
+    }
+
+    /// Returns an answer as JSON, and the header that sets or deletes the cookie. The token is in one of them.
+    /// `has_moved` is false if the request has only shown the flow.
+    pub(crate) fn written(
+        &self,
+        answer: Answer,
+        has_moved: bool,
+        now: Timestamp,
+    ) -> Result<(Value, Option<HeaderValue>), Problem> {
+        let is_over = answer.status.is_final();
         let (token, expires_at) = (answer.token.clone(), answer.expires_at);
         let mut shown = reply::shown(answer)?;
-        let Some(cookie) = &self.options.cookie else {
-            let mut response = reply::json(status, &shown);
-            mark_replayed(&mut response, is_replayed);
-            return Ok(response);
+        let Some(cookie) = &self.cookie else {
+            if let Some(url) = token.and_then(|token| self.url(&token)) {
+                shown["url"] = url.into();
+            }
+            return Ok((shown, None));
         };
         if let Some(fields) = shown.as_object_mut() {
             fields.remove("token");
         }
-        let mut response = reply::json(status, &shown);
-        mark_replayed(&mut response, is_replayed);
         let set = match token {
-            Some(token) => Some(cookie.set(&token, expires_at, self.flows.engine().now())),
+            Some(token) => Some(cookie.set(&token, expires_at, now)),
             None => is_over.then(|| cookie.clear()),
         };
-        if let Some(set) = set.filter(|_| has_moved) {
-            let set = set.ok_or_else(|| Problem::internal(&"a token cannot be written to a cookie"))?;
-            response.headers_mut().insert(SET_COOKIE, set);
+        let set = set.filter(|_| has_moved).map(|set| {
+            set.ok_or_else(|| Problem::internal(&"the token contains characters that a cookie cannot hold"))
+        });
+        Ok((shown, set.transpose()?))
+    }
+}
+
+impl Api {
+    /// Returns the answer as JSON, with the token in the body or in the cookie.
+    fn answered(&self, answer: Answer, status: StatusCode, has_moved: bool) -> Result<Response, Problem> {
+        let is_replayed = answer.is_replayed;
+        let (shown, cookie) = self.options.written(answer, has_moved, self.flows.engine().now())?;
+        let mut response = reply::json(status, &shown);
+        mark_replayed(&mut response, is_replayed);
+        if let Some(cookie) = cookie {
+            response.headers_mut().insert(SET_COOKIE, cookie);
         }
         Ok(response)
     }

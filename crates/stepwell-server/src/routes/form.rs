@@ -1,20 +1,20 @@
-//! The form of a pause: which fields a JSON Schema asks for, what was typed into them, and what of that is wrong.
+//! The form of a pause: fields from a JSON Schema, the typed values, and their errors.
 
 use serde_json::{Map, Number, Value};
-use stepwell::core::schema::Misfit;
+use stepwell::core::schema::SchemaViolation;
 
-/// References and alternatives that are followed on the way to a field's schema.
+/// Maximum number of references and alternatives that are followed to a field's schema.
 const MAX_HOPS: usize = 8;
-/// A text that may be longer than this gets more than one line.
+/// Fields that allow more characters than this become a textarea.
 const LINE_CHARS: u64 = 255;
-/// The field of a form that asks for one value and not for an object.
+/// Name of the only field, if the schema is a single value and not an object.
 const ONLY: &str = "value";
-/// What the answer itself is called among the fields.
+/// Name of the form control with the chosen outcome.
 const OUTCOME: &str = "outcome";
-/// In front of the names of fields that could be taken for something else.
+/// Prefix of controls whose property name would clash with `outcome` or with this prefix.
 const PREFIX: &str = "input.";
 
-/// What was typed, by the names of the fields.
+/// The typed values, by name of the control.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Typed(Vec<(String, String)>);
 
@@ -23,7 +23,7 @@ impl Typed {
         Typed(form_urlencoded::parse(body).into_owned().collect())
     }
 
-    /// The button that was used.
+    /// Returns the outcome of the pressed button.
     pub(crate) fn outcome(&self) -> Option<&str> {
         self.get(OUTCOME).filter(|outcome| !outcome.is_empty())
     }
@@ -33,7 +33,7 @@ impl Typed {
     }
 }
 
-/// The fields of a form.
+/// A form that is derived from a JSON Schema.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Form {
     pub(crate) title: Option<String>,
@@ -42,24 +42,23 @@ pub(crate) struct Form {
     shape: Shape,
 }
 
-/// What the fields make together.
+/// The shape of the value that the fields form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Shape {
-    /// Nothing is asked for.
+    /// No value: the schema has no fields.
     #[default]
     Nothing,
-    /// An object, with a field for each property.
+    /// An object with one field per property.
     Object,
-    /// One value.
+    /// A single value, in the field `value`.
     Value,
 }
 
-/// A field.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Field {
-    /// The property.
+    /// Name of the property.
     pub(crate) name: String,
-    /// What it is called in what is sent.
+    /// Name of the form control.
     pub(crate) control: String,
     pub(crate) label: String,
     pub(crate) about: Option<String>,
@@ -68,27 +67,32 @@ pub(crate) struct Field {
     pub(crate) kind: Kind,
 }
 
-/// How a field is filled in.
+/// The type of a form control.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Kind {
-    /// A text of one line, for an `<input>` of this type, or of several.
-    Text { input: &'static str, has_lines: bool, least: Option<u64>, most: Option<u64> },
-    /// A number.
-    Number { is_whole: bool },
-    /// Yes or no.
+    /// Text: an `<input>` of type `input`, or a `<textarea>` if `has_lines`.
+    Text {
+        input: &'static str,
+        has_lines: bool,
+        least: Option<u64>,
+        most: Option<u64>,
+    },
+    Number {
+        is_whole: bool,
+    },
     Check,
-    /// One of some values.
+    /// A selection of one of these values.
     Choice(Vec<Value>),
-    /// Anything else, as JSON.
+    /// A textarea for JSON, for all other types.
     Json,
 }
 
-/// What is wrong with what was typed.
+/// The errors of the typed values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Errors {
-    /// With which field, by its number, and what.
+    /// Index of the field, and message.
     pub(crate) fields: Vec<(usize, String)>,
-    /// With no field of the form.
+    /// Messages that belong to no field.
     pub(crate) others: Vec<String>,
 }
 
@@ -115,15 +119,15 @@ impl Form {
                 names.iter().filter_map(Value::as_str).filter(|name| properties.contains_key(*name)).collect()
             })
             .unwrap_or_default();
-        // Properties have no order of their own; what is required is listed in one.
+        // Properties have no order, but `required` is a list: its order is used for the required fields.
         let rest = properties.keys().map(String::as_str).filter(|name| !required.contains(name));
         let names = required.iter().copied().chain(rest);
         let fields = names.map(|name| Field::of(root, name, &properties[name], required.contains(&name)));
         Form { title, about, fields: fields.collect(), shape: Shape::Object }
     }
 
-    /// What was typed as the value that the schema asks for. A text that is not what its field asks for stays a text, for the
-    /// schema to refuse.
+    /// Converts the typed values to the types of the schema. Text that cannot be converted stays text, so that the
+    /// schema check reports it.
     pub(crate) fn value(&self, typed: &Typed) -> Value {
         if self.shape == Shape::Value {
             return self.fields.first().and_then(|field| field.value(typed)).unwrap_or_default();
@@ -138,33 +142,34 @@ impl Form {
         if self.shape == Shape::Nothing && object.is_empty() { Value::Null } else { object.into() }
     }
 
-    /// Which fields are wrong.
-    pub(crate) fn errors(&self, misfits: &[Misfit], value: &Value) -> Errors {
+    /// Assigns the errors of the schema check to fields.
+    pub(crate) fn errors(&self, violations: &[SchemaViolation], value: &Value) -> Errors {
         let mut errors = Errors::default();
         let is_missing = |field: &Field| field.is_required && value.get(&field.name).is_none();
         let missing: Vec<usize> = match self.shape {
             Shape::Object => (0..self.fields.len()).filter(|at| is_missing(&self.fields[*at])).collect(),
             Shape::Nothing | Shape::Value => Vec::new(),
         };
-        let says_missing = |misfit: &&Misfit| misfit.pointer.is_empty() && misfit.keyword == "required";
-        let are_all_here = misfits.iter().filter(says_missing).count() == missing.len();
-        for misfit in misfits {
-            if are_all_here && says_missing(&misfit) {
+        let says_missing =
+            |violation: &&SchemaViolation| violation.pointer.is_empty() && violation.keyword == "required";
+        let are_all_here = violations.iter().filter(says_missing).count() == missing.len();
+        for violation in violations {
+            if are_all_here && says_missing(&violation) {
                 continue;
             }
-            match self.at(&misfit.pointer) {
-                Some(at) => errors.fields.push((at, misfit.message.clone())),
-                None => errors.others.push(misfit.message.clone()),
+            match self.at(&violation.pointer) {
+                Some(at) => errors.fields.push((at, violation.message.clone())),
+                None => errors.others.push(violation.message.clone()),
             }
         }
         if are_all_here {
-            errors.fields.extend(missing.into_iter().map(|at| (at, "this has to be filled in".to_owned())));
+            errors.fields.extend(missing.into_iter().map(|at| (at, "this field is required".to_owned())));
         }
         errors.fields.sort_by_key(|(at, _)| *at);
         errors
     }
 
-    /// The field that a JSON pointer leads to.
+    /// Returns the index of the field that a JSON pointer leads to.
     fn at(&self, pointer: &str) -> Option<usize> {
         if self.shape == Shape::Value {
             return Some(0);
@@ -176,7 +181,7 @@ impl Form {
 
 impl Field {
     fn of(root: &Value, name: &str, schema: &Value, is_required: bool) -> Self {
-        // What stands beside a reference says more than what it leads to.
+        // Keywords next to a reference have precedence over those of its target.
         let inner = resolved(root, schema);
         let said = |key: &str| text(schema, key).or_else(|| text(inner, key));
         let control = if name == OUTCOME || name.starts_with(PREFIX) {
@@ -210,7 +215,7 @@ impl Field {
         Some(value.unwrap_or_else(|| text.replace("\r\n", "\n").into()))
     }
 
-    /// Nothing that was typed into it is shown again.
+    /// Returns true for passwords. Typed values of such fields are never shown again.
     pub(crate) fn is_secret(&self) -> bool {
         matches!(self.kind, Kind::Text { input: "password", .. })
     }
@@ -260,7 +265,7 @@ impl Kind {
     }
 }
 
-/// The schema that is meant: references and optional values followed.
+/// Follows references and optional types to the actual schema.
 fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let mut schema = schema;
     for _ in 0..MAX_HOPS {
@@ -304,7 +309,7 @@ fn number(text: &str) -> Option<Value> {
     }
 }
 
-/// A value as it is shown and typed.
+/// Formats a value as it is shown and typed in a form.
 pub(crate) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -313,7 +318,7 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
-/// A name in words: `firstName`, `first_name` and `FIRST_NAME` are "First name".
+/// Converts a name to words: `firstName`, `first_name` and `FIRST_NAME` become "First name".
 pub(crate) fn in_words(name: &str) -> String {
     let mut words = String::with_capacity(name.len() + 4);
     let (mut was_small, is_loud) = (false, !name.chars().any(char::is_lowercase));
@@ -324,7 +329,7 @@ pub(crate) fn in_words(name: &str) -> String {
         match c {
             '_' | '-' | '.' => words.push(' '),
             c if is_loud => words.extend(c.to_lowercase()),
-            // What stays in capitals is an abbreviation.
+            // A sequence of capitals is an abbreviation and stays as it is.
             c if begins && is_alone => words.extend([' '].into_iter().chain(c.to_lowercase())),
             c if begins => words.extend([' ', c]),
             c => words.push(c),
@@ -366,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_becomes_fields() {
+    fn schema_becomes_fields() {
         let form = Form::of(Some(&schema()));
         let names: Vec<_> = form.fields.iter().map(|field| field.name.as_str()).collect();
         assert_eq!(names, ["name", "age", "color", "agreed", "note", "outcome", "tags", "weight"]);
@@ -384,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_typed_becomes_what_the_schema_asks_for() {
+    fn typed_values_get_the_types_of_the_schema() {
         let form = Form::of(Some(&schema()));
         let body = b"outcome=GO&name=Ann+%C3%84&age=41&color=3&agreed=on&note=a%0D%0Ab&input.outcome=x&tags=%5B%22a%22%5D&weight=1.5";
         let typed = Typed::read(body);
@@ -399,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_beside_its_field() {
+    fn errors_are_assigned_to_fields() {
         let form = Form::of(Some(&schema()));
         let value = form.value(&Typed::read(b"name=A&age=old&weight=heavy"));
         assert_eq!(value, json!({"name": "A", "age": "old", "agreed": false, "weight": "heavy"}));
@@ -410,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_without_fields_and_with_a_single_value() {
+    fn form_may_have_no_field_or_a_single_value() {
         let none = Form::of(None);
         assert_eq!(none.value(&Typed::read(b"outcome=GO")), Value::Null);
         assert_eq!(none.value(&Typed::read(b"by=ann")), json!({"by": "ann"}));
@@ -421,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_as_words() {
+    fn names_become_words() {
         for (name, words) in [
             ("firstName", "First name"),
             ("first_name", "First name"),

@@ -1,4 +1,4 @@
-//! Routes that a program mounts in its own `axum` router.
+//! Routes of flows and events that a program mounts in its own `axum` router.
 
 pub(crate) mod body;
 pub mod events;

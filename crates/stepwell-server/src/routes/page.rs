@@ -1,4 +1,4 @@
-//! The pages behind links: plain HTML without scripts, that everybody can read and fill in.
+//! The pages behind links: accessible HTML without scripts.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use stepwell::store::Status;
 use super::form::{Errors, Field, Form, Kind, Typed, in_words, plain};
 use super::problem::Problem;
 use crate::escape::html;
-use crate::outlets::{for_people, segment};
+use crate::outlets::{display_time, segment};
 
 const STYLE: &str = "\
 body{font:1.1rem/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff;margin:0}\
@@ -27,19 +27,19 @@ button{font:inherit;font-weight:600;padding:.6rem 1.2rem;margin:0 .5rem .5rem 0;
 .summary{border:3px solid #a80000;padding:0 1rem;margin:0 0 1.5rem}\
 pre{white-space:pre-wrap}";
 
-/// What is shown again of an answer that was not taken.
+/// A rejected answer that is shown again with its errors.
 pub(crate) struct Again<'a> {
-    /// Which of the pauses it was for.
+    /// Index of the pause that the answer was for.
     pub(crate) pause: usize,
     pub(crate) typed: &'a Typed,
     pub(crate) errors: Errors,
 }
 
-/// The page of a link: what is asked, and a form to answer.
+/// Returns the page of a link: the question and a form for the answer.
 pub(crate) fn ask(answer: &Answer, again: Option<&Again<'_>>) -> String {
     let pauses: Vec<&Pause> = answer.waits.iter().filter(|pause| !pause.outcomes.is_empty()).collect();
-    let token = answer.token.as_deref().filter(|_| !answer.only_shows);
-    let (Some(token), Some(first)) = (token, pauses.first()) else { return standing(answer, false) };
+    let token = answer.token.as_deref().filter(|_| !answer.watch_only);
+    let (Some(token), Some(first)) = (token, pauses.first()) else { return status_page(answer, false) };
     let title = Form::of(first.form.as_ref()).title.unwrap_or_else(|| in_words(&first.place));
     let mut body = format!("<h1>{}</h1>\n", html(&title));
     for (at, pause) in pauses.iter().enumerate() {
@@ -50,9 +50,8 @@ pub(crate) fn ask(answer: &Answer, again: Option<&Again<'_>>) -> String {
         form(&mut body, at, pause, token, again);
     }
     if let Some(at) = answer.expires_at {
-        let (exact, people) = (html(&at.to_string()), html(&for_people(at)));
-        let _ =
-            writeln!(body, "<p>This can be answered until <time datetime=\"{exact}\">{people}</time>.</p>");
+        let (exact, people) = (html(&at.to_string()), html(&display_time(at)));
+        let _ = writeln!(body, "<p>You can answer until <time datetime=\"{exact}\">{people}</time>.</p>");
     }
     let is_wrong = if again.is_some() { "Error: " } else { "" };
     page(&format!("{is_wrong}{title} – {}", in_words(&answer.workflow)), &body)
@@ -67,7 +66,7 @@ fn form(body: &mut String, at: usize, pause: &Pause, token: &str, again: Option<
     if let Some(about) = &form.about {
         let _ = writeln!(body, "<p>{}</p>", html(about));
     }
-    // The token is relative to the page: the routes may be mounted anywhere.
+    // The URL is relative to the page, because the routes may be mounted under any prefix.
     let _ = writeln!(body, "<form method=\"post\" action=\"./{}\">", html(&segment(token)));
     for (number, field) in form.fields.iter().enumerate() {
         let errors = again.iter().flat_map(|again| &again.errors.fields);
@@ -91,7 +90,7 @@ fn form(body: &mut String, at: usize, pause: &Pause, token: &str, again: Option<
     body.push_str("</p>\n</form>\n");
 }
 
-/// Everything that is wrong, before anything else, each with a link to its field.
+/// Writes the list of errors at the top of the form, each with a link to its field.
 fn summary(body: &mut String, at: usize, form: &Form, errors: &Errors) {
     body.push_str(
         "<div class=\"summary\" role=\"alert\" aria-labelledby=\"summary\">\n<h2 id=\"summary\">There is a problem</h2>\n<ul>\n",
@@ -124,7 +123,7 @@ fn prompt(body: &mut String, prompt: Option<&Value>) {
     }
 }
 
-/// What is in a field when the page is shown.
+/// Returns the value that a field shows: what was typed before, or the default. Secret fields are always empty.
 fn value_of(field: &Field, typed: Option<&Typed>) -> String {
     match typed {
         _ if field.is_secret() => String::new(),
@@ -183,13 +182,13 @@ fn control_of(field: &Field, attributes: &str, value: &str) -> String {
             let least = least.map(|least| format!(" minlength=\"{least}\"")).unwrap_or_default();
             let most = most.map(|most| format!(" maxlength=\"{most}\"")).unwrap_or_default();
             if *has_lines {
-                // The first line end in it is not part of its text.
+                // Browsers drop the first line break in a textarea.
                 format!("<textarea {attributes}{least}{most}>\n{shown}</textarea>\n")
             } else {
                 format!("<input type=\"{input}\" {attributes}{least}{most} value=\"{shown}\">\n")
             }
         }
-        // An input for numbers would not show what was typed if it is none.
+        // An input of type `number` would not show a typed value that is not a number.
         Kind::Number { is_whole } => {
             let mode = if *is_whole { "numeric" } else { "decimal" };
             format!("<input type=\"text\" inputmode=\"{mode}\" {attributes} value=\"{shown}\">\n")
@@ -213,20 +212,20 @@ fn control_of(field: &Field, attributes: &str, value: &str) -> String {
     }
 }
 
-/// The page after an answer, or of a link that there is nothing to answer with.
-pub(crate) fn standing(answer: &Answer, is_answered: bool) -> String {
+/// Returns the page that shows the status of a flow: after an answer, or if there is nothing to answer.
+pub(crate) fn status_page(answer: &Answer, is_answered: bool) -> String {
     let (title, text) = match answer.status {
         Status::Completed => ("Done", "There is nothing more to do here."),
-        Status::Cancelled => ("Ended", "It was ended. There is nothing more to do here."),
-        Status::Failed => ("Something went wrong", "It stands still, and those who run it can see why."),
+        Status::Cancelled => ("Cancelled", "This process was cancelled. There is nothing more to do here."),
+        Status::Failed => ("Something went wrong", "A step failed. The operators of this site can see why."),
         Status::Waiting | Status::Suspended if answer.sent.is_some() => {
-            ("Waiting", "A message was sent to whoever goes on with it. There is nothing more to do here.")
+            ("Waiting", "A message was sent to the next recipient. There is nothing more to do here.")
         }
         Status::Waiting | Status::Suspended => {
-            ("Waiting", "It waits for somebody else. There is nothing more to do here.")
+            ("Waiting", "This process is waiting. There is nothing more to do here.")
         }
         Status::Pending | Status::Running => {
-            ("In progress", "It is being worked on. There is nothing to do here.")
+            ("In progress", "This process is running. There is nothing to do here.")
         }
     };
     let thanks = if is_answered { "<p>Your answer was received.</p>\n" } else { "" };
@@ -234,16 +233,16 @@ pub(crate) fn standing(answer: &Answer, is_answered: bool) -> String {
     page(&format!("{title} – {name}"), &format!("<h1>{title}</h1>\n{thanks}<p>{text}</p>\n"))
 }
 
-/// The page after an answer: the next question, or that there is none.
+/// Returns the page after an answer: the next question, or the status.
 pub(crate) fn answered(answer: &Answer) -> String {
     let has_more = answer.waits.iter().any(|pause| !pause.outcomes.is_empty());
-    match answer.token.as_deref().filter(|_| has_more && !answer.only_shows) {
+    match answer.token.as_deref().filter(|_| has_more && !answer.watch_only) {
         Some(_) => ask(answer, None),
-        None => standing(answer, true),
+        None => status_page(answer, true),
     }
 }
 
-/// The page of a problem.
+/// Returns the page for a problem.
 pub(crate) fn problem(problem: &Problem) -> String {
     let title = match problem.code {
         "gone" => "This link is no longer valid",

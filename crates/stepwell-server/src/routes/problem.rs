@@ -1,21 +1,22 @@
-//! What went wrong, as whoever asked over HTTP is told: every error of a flow is mapped here, and nowhere else.
+//! Problem responses. This is the only place that maps errors of flows to HTTP.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use stepwell::EngineError;
-use stepwell::core::schema::Misfit;
+use stepwell::core::schema::SchemaViolation;
 use stepwell::core::{DecideError, Failure, Refusal};
 use stepwell::flow::FlowError;
 use stepwell::store::StoreError;
 
 use crate::telemetry::trace_id;
 
-/// After how many seconds is tried again what cannot be done now.
+/// Value of `Retry-After` for a temporary failure, in seconds.
 const LATER_S: u64 = 5;
-/// The code of a failure that says that the input was wrong.
-const UNFIT: &str = "unfit";
-/// Codes that the engine gives, and errors that nobody gave a code: their texts are for those who run the server.
+/// Failure code for invalid input.
+const VALIDATION_FAILED: &str = "validationFailed";
+/// Failure codes of the engine, and the default code of errors without one. Their messages are for operators only.
 const INNER: [&str; 25] = [
+    "actionEnded",
     "cannotSend",
     "cannotStart",
     "childrenFailed",
@@ -33,7 +34,6 @@ const INNER: [&str; 25] = [
     "joinUnreached",
     "keyReused",
     "notDurable",
-    "over",
     "panic",
     "refused",
     "stateless",
@@ -43,20 +43,20 @@ const INNER: [&str; 25] = [
     "unreadable",
 ];
 
-/// A problem after RFC 9457.
+/// A problem according to RFC 9457.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
-    /// A stable word for programs.
+    /// Stable error code for programs.
     pub(crate) code: &'static str,
-    /// What happened, for a person.
+    /// Description for people: what is wrong, and what to do.
     pub(crate) detail: String,
-    /// The same request may succeed later.
+    /// True if the same request may succeed later.
     pub(crate) is_retryable: bool,
     pub(crate) retry_after_s: Option<u64>,
     pub(crate) params: Option<Value>,
-    /// What of the input is wrong, each with its place there.
-    pub(crate) errors: Vec<Misfit>,
+    /// Errors of the input, each with its JSON pointer.
+    pub(crate) errors: Vec<SchemaViolation>,
 }
 
 impl Problem {
@@ -66,36 +66,40 @@ impl Problem {
         Problem { status, code, detail, is_retryable: false, retry_after_s: None, params, errors }
     }
 
-    /// The request itself is wrong.
+    /// Returns a 400 for an invalid request.
     pub(crate) fn bad(code: &'static str, detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::BAD_REQUEST, code, detail)
     }
 
-    /// A token that is not good, whatever is wrong with it.
+    /// Returns the 410 for an invalid token. It is the same for every reason.
     pub(crate) fn gone() -> Self {
         Problem::new(StatusCode::GONE, "gone", "The link or token is no longer valid.")
     }
 
-    /// The input is wrong; what it was for is as it was.
-    pub(crate) fn unfit(errors: Vec<Misfit>) -> Self {
-        let detail = "The input does not fit. Nothing has changed: correct it and send it again.";
-        Problem { errors, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, UNFIT, detail) }
+    /// Returns the 422 for invalid input. Nothing was changed.
+    pub(crate) fn validation(errors: Vec<SchemaViolation>) -> Self {
+        let detail = "The input is invalid. Nothing was changed: correct the input and send it again.";
+        Problem { errors, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, VALIDATION_FAILED, detail) }
     }
 
-    /// Why a flow was not started: an input that cannot be a flow's data is the caller's to mend.
+    /// Converts the error of a start. Here, invalid context data is the caller's input, so it is a 422.
     pub(crate) fn at_start(error: FlowError) -> Self {
         match error {
-            FlowError::Engine(EngineError::Undecidable(DecideError::ContextUnfit(errors))) => {
-                Problem::unfit(errors)
+            FlowError::Engine(EngineError::Undecidable(DecideError::InvalidContext(errors))) => {
+                Problem::validation(errors)
             }
             error => error.into(),
         }
     }
 
-    /// Something that only those can mend who run the server; they find it in the log.
+    /// Returns a 500 for an error that only operators can correct, and logs the error.
     pub(crate) fn internal(error: &dyn std::fmt::Display) -> Self {
-        tracing::error!(traceId = %trace_id(), %error, "a request failed");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Something went wrong in the server.")
+        tracing::error!(traceId = %trace_id(), %error, "request failed");
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "Internal error. The log of the server has the details.",
+        )
     }
 
     pub(crate) fn param(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -127,8 +131,8 @@ impl Problem {
             problem["params"] = params.clone();
         }
         if !self.errors.is_empty() {
-            let errors = self.errors.iter().map(|misfit| {
-                json!({"pointer": misfit.pointer, "code": misfit.keyword, "message": misfit.message})
+            let errors = self.errors.iter().map(|violation| {
+                json!({"pointer": violation.pointer, "code": violation.keyword, "message": violation.message})
             });
             problem["errors"] = errors.collect();
         }
@@ -142,6 +146,21 @@ impl From<FlowError> for Problem {
             |code, detail: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
         match error {
             FlowError::Gone => Problem::gone(),
+            FlowError::WatchOnly => {
+                let detail =
+                    "This token only shows the flow: another person must answer. Nothing was changed.";
+                Problem::new(StatusCode::FORBIDDEN, "watchOnly", detail)
+            }
+            FlowError::NoWait { .. } => {
+                let detail = "The run does not wait there for an answer.";
+                Problem::new(StatusCode::CONFLICT, "noWait", detail)
+            }
+            FlowError::AmbiguousWait { waits, .. } => {
+                let waits: Vec<_> =
+                    waits.into_iter().map(|(wait, place)| json!({ "wait": wait, "place": place })).collect();
+                let detail = "The run has several open waits: name one by its `place`, or by its `wait`.";
+                unprocessable("ambiguousWait", detail.to_owned()).param("waits", waits)
+            }
             FlowError::Busy { retry_after_ms } => busy(retry_after_ms.div_ceil(1_000)),
             FlowError::KeyReused { .. } => key_reused(),
             FlowError::NotAllowed(workflow) => Problem::new(
@@ -150,15 +169,15 @@ impl From<FlowError> for Problem {
                 format!("Workflow `{workflow}` cannot be started here."),
             ),
             FlowError::Outcome { given, outcomes } => {
-                unprocessable("outcome", "Say which of the outcomes is meant.".to_owned())
+                unprocessable("outcome", "Choose one of the possible outcomes.".to_owned())
                     .param("given", given)
                     .param("outcomes", json!(outcomes))
             }
             FlowError::Refused(refusal) => refused(refusal),
             FlowError::Failed(failure) => failed(failure),
             FlowError::NotSent { outlet, why } => {
-                tracing::warn!(traceId = %trace_id(), %outlet, %why, "what resumes a flow was not sent");
-                let detail = "What resumes the flow could not be sent. The token is still good.";
+                tracing::warn!(traceId = %trace_id(), %outlet, %why, "the message that resumes a flow was not sent");
+                let detail = "The message that resumes the flow could not be sent. The token is still valid.";
                 let problem =
                     Problem::new(StatusCode::BAD_GATEWAY, "notSent", detail).param("outlet", outlet);
                 Problem { is_retryable: true, ..problem }
@@ -170,7 +189,7 @@ impl From<FlowError> for Problem {
 }
 
 pub(crate) fn busy(seconds: u64) -> Problem {
-    let detail = "It is being answered right now. Try again in a moment.";
+    let detail = "Another request is changing this right now. Try again in a moment.";
     Problem::new(StatusCode::CONFLICT, "busy", detail).later(seconds)
 }
 
@@ -180,43 +199,43 @@ pub(crate) fn key_reused() -> Problem {
 }
 
 pub(crate) fn unavailable(error: &dyn std::fmt::Display) -> Problem {
-    tracing::warn!(traceId = %trace_id(), %error, "a request could not be answered now");
-    let detail = "This cannot be done now. Try again later.";
+    tracing::warn!(traceId = %trace_id(), %error, "request failed temporarily");
+    let detail = "The server cannot do this now. Try again later.";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).later(LATER_S)
 }
 
 fn refused(refusal: Refusal) -> Problem {
     match refusal {
-        Refusal::PayloadUnfit { misfits, .. } => Problem::unfit(misfits),
+        Refusal::InvalidPayload { violations, .. } => Problem::validation(violations),
         refusal => {
-            tracing::debug!(%refusal, "a flow refused a request");
-            let detail = "The flow does not take this now.";
+            tracing::debug!(%refusal, "flow refused a request");
+            let detail = "The flow does not accept this in its current state.";
             Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", detail)
         }
     }
 }
 
-/// A step has failed. What the author of the step says for good, with a code of their own, is for whoever asked.
+/// Converts the failure of a step. A non-retryable failure with the author's own code is shown to the caller.
 fn failed(failure: Failure) -> Problem {
-    if failure.code == UNFIT {
-        return Problem::unfit(failure.errors);
+    if failure.code == VALIDATION_FAILED {
+        return Problem::validation(failure.errors);
     }
     if is_for_all(&failure) {
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "stepFailed", failure.message);
         return problem.param("code", failure.code);
     }
-    tracing::error!(traceId = %trace_id(), code = %failure.code, message = %failure.message, "a step of a flow failed");
-    let detail = "A step of the flow failed. The token is still good.";
+    tracing::error!(traceId = %trace_id(), code = %failure.code, message = %failure.message, "step of a flow failed");
+    let detail = "A step of the flow failed. The token is still valid.";
     let problem = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "stepFailed", detail);
     Problem { is_retryable: !failure.is_final, ..problem.param("code", failure.code) }
 }
 
-/// The failure's text was written for whoever asked.
+/// Returns true if the failure's message was written for callers.
 fn is_for_all(failure: &Failure) -> bool {
     failure.is_final && !INNER.contains(&failure.code.as_str())
 }
 
-/// The failure as whoever asked may see it.
+/// Returns the failure as callers may see it.
 pub(crate) fn for_all(failure: Failure) -> Failure {
     if is_for_all(&failure) {
         return failure;
@@ -226,24 +245,37 @@ pub(crate) fn for_all(failure: Failure) -> Failure {
 
 fn engine(error: EngineError) -> Problem {
     match error {
-        EngineError::NoRun(_) => Problem::gone(),
+        EngineError::NoRun(_) | EngineError::NoWait(_) => Problem::gone(),
+        EngineError::NotAnAnswerer { .. } => {
+            let detail = "Only the people that the wait names may answer.";
+            Problem::new(StatusCode::FORBIDDEN, "notAnswerer", detail)
+        }
         EngineError::UnknownWorkflow { name, .. } => {
             let detail = format!("There is no workflow `{name}`.");
             Problem::new(StatusCode::NOT_FOUND, "unknownWorkflow", detail)
         }
         EngineError::Inactive { name, .. } => {
-            let detail = format!("New runs of workflow `{name}` are not begun at present.");
+            let detail = format!("Workflow `{name}` is inactive: no new runs can be started.");
             Problem::new(StatusCode::CONFLICT, "inactive", detail)
         }
         EngineError::Reserved { .. } => {
-            let detail = "Workflows whose names begin with `stepwell.` are the engine's own.";
+            let detail = "Workflow names that start with `stepwell.` are reserved for the engine.";
             Problem::new(StatusCode::FORBIDDEN, "reserved", detail)
+        }
+        EngineError::NeedsDurableRun { .. } => {
+            let detail = "The workflow has parts that its strategy does not allow: it needs a durable run.";
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "needsDurableRun", detail)
+        }
+        EngineError::NotARun { workflow, .. } => {
+            let detail = format!("Workflow `{workflow}` is not started as a run: start it as a flow.");
+            Problem::new(StatusCode::CONFLICT, "notARun", detail)
         }
         EngineError::Refused(refusal) => refused(refusal),
         EngineError::KeyReused { .. } => key_reused(),
-        EngineError::Contended { .. } | EngineError::VersionMoved { .. } | EngineError::NotNow { .. } => {
-            busy(1)
-        }
+        EngineError::Contended { .. }
+        | EngineError::VersionMoved { .. }
+        | EngineError::Claimed { .. }
+        | EngineError::WrongStatus { .. } => busy(1),
         EngineError::Limit(limit) | EngineError::Undecidable(DecideError::Limit(limit)) => {
             let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "limit", format!("{limit}."));
             problem.param("limit", limit.limit).param("max", limit.max)
@@ -255,7 +287,7 @@ fn engine(error: EngineError) -> Problem {
         EngineError::Unknown { .. } => {
             let problem = unavailable(&error);
             let detail =
-                "It is not known whether this was done. Send it again with the same idempotency key.";
+                "It is unknown whether the request succeeded. Send it again with the same idempotency key.";
             Problem { code: "unknown", detail: detail.to_owned(), ..problem }
         }
         EngineError::Store(StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::Fatal(_))
@@ -270,9 +302,11 @@ fn engine(error: EngineError) -> Problem {
         | EngineError::AlreadyAnswered { .. }
         | EngineError::TaskGone { .. }
         | EngineError::NotAWorker { .. }
-        | EngineError::Planned { .. }
+        | EngineError::ManagedByTrigger { .. }
         | EngineError::Restore(_)
         | EngineError::Unreadable { .. }
+        | EngineError::UnknownStrategy { .. }
+        | EngineError::UnknownOutlet { .. }
         | EngineError::Commit(_)
         | EngineError::Invalid(_) => Problem::internal(&error),
     }
@@ -292,11 +326,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_those_who_run_the_server_is_not_told_to_others() {
+    fn internal_messages_are_not_exposed() {
         let secret = "SELECT password FROM accounts";
         for failure in [
-            Failure::new("error", secret).finally(),
-            Failure::new("panic", secret).finally(),
+            Failure::new("error", secret).non_retryable(),
+            Failure::new("panic", secret).non_retryable(),
             Failure::new("mine", secret),
         ] {
             let problem = of(FlowError::Failed(failure.clone()));
@@ -313,8 +347,8 @@ mod tests {
     }
 
     #[test]
-    fn what_an_author_says_for_good_is_told() {
-        let failure = Failure::new("accountLocked", "The account is locked.").finally();
+    fn errors_of_the_author_are_shown_to_callers() {
+        let failure = Failure::new("accountLocked", "The account is locked.").non_retryable();
         let problem = of(FlowError::Failed(failure.clone()));
         assert_eq!((problem.status.as_u16(), problem.detail.as_str()), (422, "The account is locked."));
         assert_eq!(problem.params.unwrap()["code"], "accountLocked");
@@ -322,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_succeed_later_says_when() {
+    fn retryable_problems_have_a_retry_time() {
         let store = of(StoreError::Unavailable("down".to_owned()));
         assert_eq!((store.status.as_u16(), store.retry_after_s, store.is_retryable), (503, Some(5), true));
         let busy = of(FlowError::Busy { retry_after_ms: 1_200 });

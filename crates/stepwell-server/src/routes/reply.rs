@@ -1,4 +1,4 @@
-//! Answers over HTTP: JSON, problems and pages.
+//! HTTP responses: JSON, problems and pages.
 
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
@@ -10,7 +10,7 @@ use stepwell::flow::Answer;
 use super::page;
 use super::problem::{Problem, for_all};
 
-/// A body of this kind. Nobody keeps it: there may be a token in it.
+/// Returns a response with this content type. It is not cacheable, because it may contain a token.
 pub(crate) fn reply(status: StatusCode, kind: &'static str, body: String) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -29,20 +29,20 @@ pub(crate) fn html(status: StatusCode, page: String) -> Response {
     reply(status, "text/html; charset=utf-8", page)
 }
 
-/// A problem as JSON.
+/// Returns a problem as JSON.
 pub(crate) fn problem(problem: &Problem) -> Response {
     let response = reply(problem.status, "application/problem+json", problem.to_json().to_string());
     with_pause(response, problem)
 }
 
-/// A problem as JSON, with the trace that it is found by in the log.
+/// Returns a problem as JSON with the trace id, which also is in the log.
 pub(crate) fn traced_problem(problem: &Problem, trace: &str) -> Response {
     let mut body = problem.to_json();
     body["traceId"] = trace.into();
     with_pause(reply(problem.status, "application/problem+json", body.to_string()), problem)
 }
 
-/// A problem as a page.
+/// Returns a problem as an HTML page.
 pub(crate) fn problem_page(problem: &Problem) -> Response {
     with_pause(html(problem.status, page::problem(problem)), problem)
 }
@@ -54,7 +54,8 @@ fn with_pause(mut response: Response, problem: &Problem) -> Response {
     response
 }
 
-/// An answer as whoever asked may see it. That it is a replay is said in a header: the body is that of the first time.
+/// Returns an answer as the caller may see it. A replay has the same body as the first response, and is marked by a
+/// header only.
 pub(crate) fn shown(mut answer: Answer) -> Result<Value, Problem> {
     answer.is_replayed = false;
     answer.error = answer.error.map(for_all);

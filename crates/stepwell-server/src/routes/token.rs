@@ -1,4 +1,4 @@
-//! Where a token comes from and where it goes: body, query, header or cookie.
+//! Reads tokens from requests, and writes them to cookies.
 
 use axum::http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, StatusCode};
@@ -7,11 +7,11 @@ use stepwell::core::Timestamp;
 use super::flows::Options;
 use super::problem::Problem;
 
-/// The header that brings a token.
+/// Request header with a token.
 const TOKEN: HeaderName = HeaderName::from_static("x-flow-token");
 
-/// The token of a request: from the body, the query, `X-Flow-Token`, `Authorization: Bearer` or the cookie, the first that
-/// brings one. Several that differ are refused.
+/// Returns the token of a request, from the body, the query, `X-Flow-Token`, `Authorization: Bearer` or the cookie.
+/// Different tokens in one request are an error.
 pub(crate) fn token(
     options: &Options,
     body: Option<String>,
@@ -33,11 +33,11 @@ pub(crate) fn token(
     });
     let mut found = body.into_iter().chain(query).chain(header).chain(bearer).chain(cookies);
     let Some(first) = found.next() else {
-        let detail = "The request brings no token: in the body, the query, `X-Flow-Token`, `Authorization` or a cookie.";
+        let detail = "The request has no token. Send it in the body, the query, `X-Flow-Token`, `Authorization` or a cookie.";
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "tokenMissing", detail));
     };
     if found.any(|other| other != first) {
-        let detail = "The request brings several tokens that differ. Send one.";
+        let detail = "The request has several different tokens. Send one.";
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "tokensDiffer", detail));
     }
     Ok(first)
@@ -58,7 +58,7 @@ fn cookie(cookies: &str, name: &str) -> Option<String> {
     values.next().filter(|value| !value.is_empty()).map(str::to_owned)
 }
 
-/// The cookie that tokens are written to.
+/// The cookie for tokens.
 #[derive(Debug, Clone)]
 pub(crate) struct Cookie {
     pub(crate) name: String,
@@ -67,7 +67,7 @@ pub(crate) struct Cookie {
 }
 
 impl Cookie {
-    /// Sets it to a token, until that expires.
+    /// Returns the header that sets the cookie until the token expires.
     pub(crate) fn set(
         &self,
         token: &str,
@@ -78,7 +78,7 @@ impl Cookie {
         self.written(token, &age)
     }
 
-    /// Takes it away.
+    /// Returns the header that deletes the cookie.
     pub(crate) fn clear(&self) -> Option<HeaderValue> {
         self.written("", "; Max-Age=0")
     }
@@ -91,13 +91,13 @@ impl Cookie {
     }
 }
 
-/// The text can be a cookie's name.
+/// Returns true if the text is a valid cookie name.
 pub(crate) fn is_cookie_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     !name.is_empty() && name.chars().all(fits)
 }
 
-/// The text can be a cookie's path.
+/// Returns true if the text is a valid cookie path.
 pub(crate) fn is_cookie_path(path: &str) -> bool {
     path.starts_with('/') && path.chars().all(|c| c.is_ascii_graphic() && c != ';')
 }

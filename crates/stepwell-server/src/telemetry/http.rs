@@ -1,4 +1,4 @@
-//! What is counted of requests and connections.
+//! Metrics of requests and connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -10,12 +10,12 @@ use stepwell::store::Instruments;
 
 use super::registry::Registry;
 
-/// What requests to nothing are counted as.
-pub(crate) const NOWHERE: &str = "none";
-/// The classes of answers.
+/// Value of the label `route` for requests that match no route.
+pub(crate) const UNMATCHED_ROUTE: &str = "none";
+/// Values of the label `status`.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What is counted of requests.
+/// Metrics of requests, by route.
 pub(crate) struct Requests {
     registry: Arc<Registry>,
     routes: BTreeMap<&'static str, OnceLock<RouteMeter>>,
@@ -36,9 +36,13 @@ impl RouteMeter {
     fn new(with: Instruments<'_>, route: &'static str) -> Self {
         let by_class = CLASSES.map(|class| {
             let labels = [("route", route), ("status", class)];
-            with.counter("stepwell_http_requests_total", "Requests that were answered.", &labels)
+            with.counter(
+                "stepwell_http_requests_total",
+                "Answered requests, by route and class of status.",
+                &labels,
+            )
         });
-        let about = "How long an answer takes to be made; a stream's until it begins.";
+        let about = "Time to produce a response, in seconds; for a stream, the time until it starts.";
         RouteMeter {
             by_class,
             seconds: with.histogram("stepwell_http_request_seconds", about, &[("route", route)]),
@@ -46,17 +50,17 @@ impl RouteMeter {
     }
 }
 
-/// Something is so as long as this is there.
-pub(crate) struct While(Gauge);
+/// A guard that counts one in a gauge until it is dropped.
+pub(crate) struct GaugeGuard(Gauge);
 
-impl While {
+impl GaugeGuard {
     fn of(gauge: &Gauge) -> Self {
         gauge.increment(1);
-        While(gauge.clone())
+        GaugeGuard(gauge.clone())
     }
 }
 
-impl Drop for While {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.decrement(1);
     }
@@ -67,14 +71,14 @@ impl Requests {
         let with = Instruments(&*registry);
         let gauge = |name, about| with.gauge(name, about, &[]);
         let refused = |reason| {
-            let about = "Requests of people who were not let in, by the reason.";
+            let about = "Requests answered with 401, 403 or 429, by reason.";
             with.counter("stepwell_http_refused_total", about, &[("reason", reason)])
         };
         Requests {
-            routes: routes.chain([NOWHERE]).map(|route| (route, OnceLock::new())).collect(),
-            in_flight: gauge("stepwell_http_in_flight", "Requests that are being answered."),
-            streams: gauge("stepwell_http_streams_open", "Streams of server-sent events that are open."),
-            waits: gauge("stepwell_http_waits_open", "Requests that wait for a run."),
+            routes: routes.chain([UNMATCHED_ROUTE]).map(|route| (route, OnceLock::new())).collect(),
+            in_flight: gauge("stepwell_http_in_flight", "Requests in flight."),
+            streams: gauge("stepwell_http_streams_open", "Open streams of server-sent events."),
+            waits: gauge("stepwell_http_waits_open", "Requests that are waiting for a run."),
             unauthorized: refused("unauthorized"),
             denied: refused("denied"),
             too_often: refused("rate"),
@@ -82,22 +86,22 @@ impl Requests {
         }
     }
 
-    /// A request is being answered, as long as what this gives is there.
-    pub(crate) fn in_flight(&self) -> While {
-        While::of(&self.in_flight)
+    /// Counts a request in flight until the guard is dropped.
+    pub(crate) fn in_flight(&self) -> GaugeGuard {
+        GaugeGuard::of(&self.in_flight)
     }
 
-    /// A stream is open, as long as what this gives is there.
-    pub(crate) fn stream(&self) -> While {
-        While::of(&self.streams)
+    /// Counts an open stream until the guard is dropped.
+    pub(crate) fn stream(&self) -> GaugeGuard {
+        GaugeGuard::of(&self.streams)
     }
 
-    /// Somebody waits for a run, as long as what this gives is there.
-    pub(crate) fn wait(&self) -> While {
-        While::of(&self.waits)
+    /// Counts a request that waits for a run until the guard is dropped.
+    pub(crate) fn wait(&self) -> GaugeGuard {
+        GaugeGuard::of(&self.waits)
     }
 
-    /// A request was answered.
+    /// Counts an answered request.
     pub(crate) fn answered(&self, route: &str, status: StatusCode, took: Duration) {
         let Some((name, meter)) = self.routes.get_key_value(route) else { return };
         let meter = meter.get_or_init(|| RouteMeter::new(Instruments(&*self.registry), name));
@@ -113,7 +117,7 @@ impl Requests {
     }
 }
 
-/// What is counted of connections. By default nothing is.
+/// Metrics of connections. The default counts nothing.
 #[derive(Debug, Clone)]
 pub struct Connections {
     open: Gauge,
@@ -130,24 +134,24 @@ impl Default for Connections {
 impl Connections {
     pub(super) fn new(with: Instruments<'_>) -> Self {
         Connections {
-            open: with.gauge("stepwell_http_connections_open", "Connections that are open.", &[]),
-            taken: with.counter("stepwell_http_connections_total", "Connections that were taken in.", &[]),
+            open: with.gauge("stepwell_http_connections_open", "Open connections.", &[]),
+            taken: with.counter("stepwell_http_connections_total", "Accepted connections.", &[]),
             turned_away: with.counter(
                 "stepwell_http_connections_refused_total",
-                "Connections that were turned away because there were too many.",
+                "Connections refused because `server.max_connections` was reached.",
                 &[],
             ),
         }
     }
 
-    /// One is open, as long as what this gives is there.
-    pub(crate) fn open(&self) -> While {
+    /// Counts an open connection until the guard is dropped.
+    pub(crate) fn open(&self) -> GaugeGuard {
         self.taken.increment(1);
-        While::of(&self.open)
+        GaugeGuard::of(&self.open)
     }
 
-    /// One was turned away.
-    pub(crate) fn turn_away(&self) {
+    /// Counts a refused connection.
+    pub(crate) fn reject_connection(&self) {
         self.turned_away.increment(1);
     }
 }

@@ -1,7 +1,7 @@
-//! What a server tells those who run it: metrics for Prometheus, and traces for OpenTelemetry.
+//! Telemetry of a server: metrics for Prometheus and traces for OpenTelemetry.
 //!
-//! A [`Telemetry`] belongs to one server and listens to its engine; there may be several in a process. Metrics are always
-//! counted, traces are written once it is said where to ([`Telemetry::traced`]).
+//! A [`Telemetry`] belongs to one server and observes its engine; a process may have several. Metrics are always
+//! counted. Traces are exported only if a collector is configured ([`Telemetry::traced`]).
 
 mod http;
 mod otlp;
@@ -18,23 +18,26 @@ use metrics::{Gauge, Recorder};
 use stepwell::core::RunId;
 use stepwell::observe::Observer;
 use stepwell::store::Instruments;
-use stepwell::{Engine, Fact, Meters};
+use stepwell::{Engine, Meters, Observation};
 
 pub use http::Connections;
-pub(crate) use http::{NOWHERE, Requests};
-pub use otlp::{SetupError, TraceOptions};
+pub(crate) use http::{Requests, UNMATCHED_ROUTE};
+pub use otlp::{TraceOptions, TraceSetupError};
 pub(crate) use registry::TEXT;
-pub(crate) use request::{Asking, trace_id};
+pub(crate) use request::{CurrentRequest, trace_id};
 pub use sampler::Sampler;
 
 use process::Process;
 use registry::Registry;
 use spans::Tracer;
 
-/// How long the store may take to say what is due before the answer goes without it.
+/// Timeout of the store query for due runs. When it passes, the metrics are returned without them.
 const DUE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a server tells those who run it.
+// The registry and the span exporter are our own. They need only the `metrics` crate and the HTTP client that
+// the server has anyway, so tracing needs no cargo feature and no further dependency.
+
+/// Metrics and traces of one server.
 pub struct Telemetry {
     registry: Arc<Registry>,
     meters: Meters,
@@ -42,13 +45,13 @@ pub struct Telemetry {
     connections: Connections,
     process: Process,
     backlog: Backlog,
-    looks: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
+    scrape_callbacks: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     tracer: Option<Tracer>,
 }
 
-/// What shows that something is stuck.
+/// Gauges that show stuck work: owned runs, and due runs that no process has claimed.
 struct Backlog {
-    held: Gauge,
+    owned: Gauge,
     most: Gauge,
     is_up: Gauge,
     oldest: Gauge,
@@ -59,23 +62,20 @@ impl Backlog {
     fn new(with: Instruments<'_>) -> Self {
         let gauge = |name, about| with.gauge(name, about, &[]);
         Backlog {
-            held: gauge("stepwell_runs_held", "Runs that this process works on."),
-            most: gauge("stepwell_runs_held_max", "Runs that this process works on at most."),
-            is_up: gauge("stepwell_store_up", "1 if the store answers."),
+            owned: gauge("stepwell_runs_owned", "Runs owned by this process."),
+            most: gauge("stepwell_runs_owned_max", "Maximum number of runs that this process owns."),
+            is_up: gauge("stepwell_store_up", "1 if the store answered within 2 seconds, otherwise 0."),
             oldest: gauge(
-                "stepwell_oldest_due_seconds",
-                "For how long the run has been due that nobody has taken up for longest.",
+                "stepwell_oldest_due_run_seconds",
+                "Age of the oldest due run that no process has claimed, in seconds.",
             ),
-            tenants: gauge(
-                "stepwell_tenants_due",
-                "Tenants with runs that are due and that nobody has taken up.",
-            ),
+            tenants: gauge("stepwell_tenants_due", "Tenants with due runs that no process has claimed."),
         }
     }
 
-    async fn look(&self, engine: &Engine) {
-        let (held, most) = engine.room();
-        self.held.set(held as f64);
+    async fn update(&self, engine: &Engine) {
+        let (owned, most) = engine.run_capacity();
+        self.owned.set(owned as f64);
         self.most.set(most as f64);
         let Ok(Ok(dues)) = tokio::time::timeout(DUE_WITHIN, engine.store().due(Vec::new())).await else {
             self.is_up.set(0);
@@ -89,7 +89,7 @@ impl Backlog {
     }
 }
 
-/// The ids of all routes; putting the table together takes a while.
+/// Returns the ids of all routes. They are cached, because building the route table is slow.
 fn route_ids() -> &'static [&'static str] {
     static IDS: OnceLock<Vec<&'static str>> = OnceLock::new();
     IDS.get_or_init(|| crate::api::routes().iter().map(|route| route.id).collect())
@@ -102,7 +102,7 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Metrics, and no traces.
+    /// Creates telemetry with metrics and without traces.
     pub fn new() -> Self {
         let registry = Arc::new(Registry::default());
         let with = Instruments(&*registry);
@@ -112,30 +112,30 @@ impl Telemetry {
             connections: Connections::new(with),
             process: Process::new(with),
             backlog: Backlog::new(with),
-            looks: Mutex::default(),
+            scrape_callbacks: Mutex::default(),
             tracer: None,
             registry,
         }
     }
 
-    /// Metrics and traces. Spans are sent in the background of the runtime that this is called in.
-    pub fn traced(options: TraceOptions) -> Result<Self, SetupError> {
+    /// Creates telemetry with metrics and traces. Spans are sent by a task of the current tokio runtime.
+    pub fn traced(options: TraceOptions) -> Result<Self, TraceSetupError> {
         let mut telemetry = Telemetry::new();
         telemetry.tracer = Some(Tracer::start(options, Instruments(&*telemetry.registry))?);
         Ok(telemetry)
     }
 
-    /// Where more can be counted.
+    /// Returns the recorder in which a program can register its own metrics.
     pub fn recorder(&self) -> &dyn Recorder {
         &*self.registry
     }
 
-    /// What is to be looked at whenever somebody asks for the metrics; it sets gauges and does nothing slow.
-    pub fn at_each_look(&self, look: impl Fn() + Send + Sync + 'static) {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(look));
+    /// Registers a callback that runs on every metrics request. It should only set gauges and must not block.
+    pub fn on_scrape(&self, update: impl Fn() + Send + Sync + 'static) {
+        self.scrape_callbacks.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(update));
     }
 
-    /// What is counted of connections.
+    /// Returns the metrics of connections, for [`ServeOptions`](crate::serve::ServeOptions).
     pub fn connections(&self) -> Connections {
         self.connections.clone()
     }
@@ -148,15 +148,19 @@ impl Telemetry {
         self.tracer.as_ref()
     }
 
-    /// Everything that is counted, in the text format of Prometheus.
+    /// Returns all metrics in the text format of Prometheus.
     pub(crate) async fn text(&self, engine: &Engine) -> String {
-        self.backlog.look(engine).await;
-        self.process.look();
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|look| look());
+        self.backlog.update(engine).await;
+        self.process.update();
+        self.scrape_callbacks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .for_each(|update| update());
         self.registry.text()
     }
 
-    /// Sends the spans that have not been sent, within this time; what is left then is lost.
+    /// Sends the queued spans. Spans that cannot be sent within this time are lost.
     pub async fn flush(&self, within: Duration) {
         if let Some(tracer) = &self.tracer {
             tracer.flush(within).await;
@@ -165,10 +169,10 @@ impl Telemetry {
 }
 
 impl Observer for Telemetry {
-    fn observe(&self, fact: &Fact<'_>) {
-        self.meters.observe(fact);
+    fn observe(&self, observation: &Observation<'_>) {
+        self.meters.observe(observation);
         if let Some(tracer) = &self.tracer {
-            tracer.observe(fact);
+            tracer.observe(observation);
         }
     }
 

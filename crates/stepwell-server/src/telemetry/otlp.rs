@@ -1,7 +1,7 @@
 //! Sends spans to a collector: OTLP over HTTP, as JSON.
 //!
-//! Whoever has a span leaves it in a queue and never waits. What finds the queue full, or the collector away, is lost, and
-//! is counted.
+//! Spans go through a bounded queue, and adding one never blocks. If the queue is full or the collector does not accept
+//! them, spans are lost and counted as lost.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,36 +25,36 @@ use super::sampler::Sampler;
 use super::spans::{Attribute, Span};
 use crate::outlets::system_tls;
 
-/// Spans that may wait to be sent.
+/// Capacity of the queue, in spans.
 const WAITING: usize = 8_192;
-/// Spans that are sent in one go.
+/// Maximum number of spans per request.
 const AT_ONCE: usize = 512;
-/// How long a span waits for others to be sent with.
+/// Maximum time that a span waits for others to be sent with it.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Bytes of a collector's answer that are read.
+/// Maximum number of bytes read of a collector's response.
 const MOST_ANSWERED: usize = 64 * 1024;
-/// How often the log says that the collector does not take them.
+/// Minimum time between two log lines about a failing collector.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Where spans go, and which.
+/// Options for exporting traces.
 #[derive(Clone)]
 pub struct TraceOptions {
-    /// The whole address, such as `http://127.0.0.1:4318/v1/traces`.
+    /// Complete URL, such as `http://127.0.0.1:4318/v1/traces`.
     pub url: String,
-    /// What is sent along, such as credentials.
+    /// Headers of every request, such as credentials.
     pub headers: Vec<(String, String)>,
-    /// What the service is called.
+    /// Value of the resource attribute `service.name` (default: `stepwell`).
     pub service: String,
-    /// What else is to be said of this process.
+    /// Additional resource attributes. They cannot replace `service.name`, `service.version` and `process.pid`.
     pub resource: Vec<(String, String)>,
-    /// Which traces are written down.
+    /// Selects the traces that are exported.
     pub sampler: Sampler,
-    /// How long the collector may take.
+    /// Timeout of one request (default: 10 s).
     pub timeout: Duration,
 }
 
 impl TraceOptions {
-    /// To this address, with everything else as usual.
+    /// Returns options for this URL, with defaults for everything else.
     pub fn new(url: impl Into<String>) -> Self {
         TraceOptions {
             url: url.into(),
@@ -69,7 +69,7 @@ impl TraceOptions {
 
 impl fmt::Debug for TraceOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Headers may be credentials.
+        // URL and headers may contain credentials.
         f.debug_struct("TraceOptions")
             .field("service", &self.service)
             .field("sampler", &self.sampler)
@@ -77,12 +77,12 @@ impl fmt::Debug for TraceOptions {
     }
 }
 
-/// Why spans cannot be sent.
+/// The trace options are invalid. The text says which value and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct SetupError(String);
+pub struct TraceSetupError(String);
 
-/// Takes spans in.
+/// The sending side of the span queue.
 pub(super) struct Exporter {
     queue: mpsc::Sender<Message>,
     lost: Counter,
@@ -90,17 +90,17 @@ pub(super) struct Exporter {
 
 enum Message {
     Span(Box<Span>),
-    /// Everything before this has been sent, or is lost.
+    /// Requests an acknowledgement once all earlier spans are sent or lost.
     Flush(oneshot::Sender<()>),
 }
 
 impl Exporter {
-    /// Begins to send, in the background of the runtime that this is called in.
-    pub(super) fn start(options: TraceOptions, with: Instruments<'_>) -> Result<Self, SetupError> {
+    /// Starts the task that sends spans, in the current runtime.
+    pub(super) fn start(options: TraceOptions, with: Instruments<'_>) -> Result<Self, TraceSetupError> {
         let (queue, waiting) = mpsc::channel(WAITING);
-        let about = "Spans that found the queue full, or that the collector did not take.";
-        let lost = with.counter("stepwell_spans_lost_total", about, &[]);
-        let sent = with.counter("stepwell_spans_sent_total", "Spans that the collector has taken.", &[]);
+        let about = "Spans lost because the queue was full or the collector did not accept them.";
+        let lost = with.counter("stepwell_spans_dropped_total", about, &[]);
+        let sent = with.counter("stepwell_spans_sent_total", "Spans accepted by the collector.", &[]);
         let sender = Sender::new(options, sent, lost.clone())?;
         tokio::spawn(sender.run(waiting));
         Ok(Exporter { queue, lost })
@@ -120,14 +120,14 @@ impl Exporter {
             }
         };
         if timeout(within, flushed).await.is_err() {
-            tracing::warn!("spans that the collector did not take in time are lost");
+            tracing::warn!("spans were lost at shutdown because the collector did not accept them in time");
         }
     }
 }
 
 type Https = hyper_rustls::HttpsConnector<HttpConnector>;
 
-/// Sends spans, so many at a time.
+/// Sends spans in batches.
 struct Sender {
     client: Client<Https, Full<Bytes>>,
     uri: Uri,
@@ -136,24 +136,24 @@ struct Sender {
     timeout: Duration,
     sent: Counter,
     lost: Counter,
-    /// When the log last said that the collector does not take them.
+    /// Time of the last log line about a failing collector.
     said: Option<Instant>,
 }
 
 impl Sender {
-    fn new(options: TraceOptions, sent: Counter, lost: Counter) -> Result<Self, SetupError> {
+    fn new(options: TraceOptions, sent: Counter, lost: Counter) -> Result<Self, TraceSetupError> {
         let TraceOptions { url, headers: given, service, resource, timeout, .. } = options;
-        let wrong = |why: &str| SetupError(format!("spans cannot be sent to `{url}`: {why}"));
-        let uri: Uri = url.parse().map_err(|_| wrong("it is no address"))?;
+        let wrong = |why: &str| TraceSetupError(format!("cannot send traces to `{url}`: {why}"));
+        let uri: Uri = url.parse().map_err(|_| wrong("this is not a URL"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
-            return Err(wrong("write http://HOST:PORT or https://…"));
+            return Err(wrong("write `http://HOST:PORT/…` or `https://…`"));
         }
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         for (name, value) in given {
             let parsed = (HeaderName::try_from(&name), HeaderValue::try_from(&value));
             let (Ok(name), Ok(mut value)) = parsed else {
-                return Err(wrong(&format!("the header `{name}` cannot be sent")));
+                return Err(wrong(&format!("header `{name}` has an invalid name or value")));
             };
             value.set_sensitive(true);
             headers.insert(name, value);
@@ -198,7 +198,7 @@ impl Sender {
         match timeout(self.timeout, self.post(body(&self.resource, &spans))).await {
             Ok(Ok(())) => self.sent.increment(count),
             Ok(Err(why)) => self.lose(count, &why),
-            Err(_) => self.lose(count, "it did not answer in time"),
+            Err(_) => self.lose(count, "the collector did not answer in time"),
         }
     }
 
@@ -209,16 +209,16 @@ impl Sender {
         *request.headers_mut() = self.headers.clone();
         let response = self.client.request(request).await.map_err(|error| error.to_string())?;
         let status = response.status();
-        // Read to its end, so that the connection can be used again; what it says does not matter.
+        // Read to the end, so that the connection can be reused. The content does not matter.
         let _ = Limited::new(response.into_body(), MOST_ANSWERED).collect().await;
-        if status.is_success() { Ok(()) } else { Err(format!("it answered with {status}")) }
+        if status.is_success() { Ok(()) } else { Err(format!("the collector answered with status {status}")) }
     }
 
     fn lose(&mut self, count: u64, why: &str) {
         self.lost.increment(count);
         if self.said.is_none_or(|said| said.elapsed() >= SILENCE) {
             self.said = Some(Instant::now());
-            tracing::warn!(spans = count, %why, "the collector does not take spans; they are lost");
+            tracing::warn!(spans = count, %why, "the collector did not accept spans; they are lost");
         }
     }
 }
@@ -233,7 +233,7 @@ fn taken(message: Message, spans: &mut Vec<Span>) -> Option<oneshot::Sender<()>>
     }
 }
 
-/// What is sent, after the JSON of OTLP: ids are hexadecimal, long numbers are texts.
+/// Returns the request body in the JSON encoding of OTLP: ids are hexadecimal, and 64-bit numbers are strings.
 fn body(resource: &Value, spans: &[Span]) -> Value {
     let scope = json!({"name": "stepwell", "version": env!("CARGO_PKG_VERSION")});
     let spans: Vec<_> = spans.iter().map(shown).collect();

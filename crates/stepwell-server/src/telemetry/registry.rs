@@ -1,7 +1,7 @@
-//! A recorder of one server's own: it keeps what is counted, and writes it in the text format of Prometheus.
+//! The metrics registry of one server. It writes the text format of Prometheus.
 //!
-//! It is no global of the process, so that a process may have several servers. A value is an atomic number, and a
-//! histogram is as many as it has buckets: nothing is kept until somebody looks, and counting never waits.
+//! The registry is not a global, so that a process may have several servers. A value is an atomic number, and a
+//! histogram has one atomic counter per bucket: samples are not stored, and counting never blocks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,26 +10,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-/// The content type of what is written.
+/// Content type of the metrics response.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Upper bounds of what is measured in seconds.
+/// Upper bounds of histograms whose names end in `_seconds`.
 const SECONDS: &[f64] = &[
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0, 60.0, 300.0,
 ];
-/// Upper bounds of everything else.
+/// Upper bounds of all other histograms.
 const SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
-/// What is counted of one server.
+/// All metrics of one server, by name.
 #[derive(Default)]
 pub(crate) struct Registry(Mutex<BTreeMap<String, Family>>);
 
-/// Everything of one name.
+/// The series of one metric name.
 #[derive(Default)]
 struct Family {
     about: String,
-    /// By their labels, as they are written.
+    /// Keyed by the labels in their text form.
     series: BTreeMap<String, Series>,
 }
 
@@ -44,7 +44,7 @@ impl Series {
     fn kind(&self, name: &str) -> &'static str {
         match self {
             Series::Counter(_) => "counter",
-            // Counters of the facade are whole numbers.
+            // Counters of the `metrics` crate are integers, so a counter with fractions is registered as a gauge.
             Series::Gauge(_) if name.ends_with("_total") => "counter",
             Series::Gauge(_) => "gauge",
             Series::Histogram(_) => "histogram",
@@ -52,12 +52,12 @@ impl Series {
     }
 }
 
-/// How values are spread.
+/// The buckets of a histogram.
 struct Buckets {
     bounds: &'static [f64],
-    /// One for each bound, and one for what is above them.
+    /// One counter per bound, and one for values above the last bound.
     counts: Box<[AtomicU64]>,
-    /// The bits of the sum.
+    /// Sum of all values, as the bits of an `f64`.
     sum: AtomicU64,
 }
 
@@ -94,20 +94,20 @@ impl Registry {
         }
     }
 
-    /// The series of a name with these labels; the first that asks for it says what it is.
+    /// Returns the series of a key. The first registration determines its type.
     fn series(&self, key: &Key, made: impl FnOnce() -> Series) -> Series {
         let mut families = self.lock();
         let family = families.entry(key.name().to_owned()).or_default();
         family.series.entry(labels(key)).or_insert_with(made).clone()
     }
 
-    /// Everything in the text format, version 0.0.4.
+    /// Returns all metrics in the text format, version 0.0.4.
     pub(crate) fn text(&self) -> String {
         let mut text = String::with_capacity(16 * 1024);
         for (name, family) in self.lock().iter() {
             let Some(first) = family.series.values().next() else { continue };
             let about = family.about.replace('\\', "\\\\").replace('\n', "\\n");
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "# HELP {name} {about}\n# TYPE {name} {}\n", first.kind(name));
             for (labels, series) in &family.series {
                 written(&mut text, name, labels, series);
@@ -144,7 +144,7 @@ fn written(text: &mut String, name: &str, labels: &str, series: &Series) {
     };
 }
 
-/// The labels as they are written, in the order of their names.
+/// Returns the labels in text form, sorted by name.
 fn labels(key: &Key) -> String {
     let mut labels: Vec<_> = key.labels().map(|label| (label.key(), label.value())).collect();
     labels.sort_unstable();
@@ -192,10 +192,10 @@ mod tests {
     use super::Registry;
 
     #[test]
-    fn what_is_counted_is_written_with_its_labels_and_its_buckets() {
+    fn metrics_are_written_with_labels_and_buckets() {
         let registry = Registry::default();
         let with = Instruments(&registry);
-        let asked = || with.counter("asked_total", "How often\nsomebody asked.", &[("who", "a\"b\\c\nd")]);
+        let asked = || with.counter("asked_total", "Number of\nrequests.", &[("who", "a\"b\\c\nd")]);
         asked().increment(2);
         // The same name and labels are the same series.
         asked().increment(1);
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(
             lines[..3],
             [
-                "# HELP asked_total How often\\nsomebody asked.",
+                "# HELP asked_total Number of\\nrequests.",
                 "# TYPE asked_total counter",
                 "asked_total{who=\"a\\\"b\\\\c\\nd\"} 3",
             ]

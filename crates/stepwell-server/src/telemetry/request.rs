@@ -1,4 +1,4 @@
-//! The request that is being answered: what it is known by, for whatever is done and logged on its behalf.
+//! The current request as a task local, so that work and log lines on its behalf can refer to its trace.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,34 +7,35 @@ use uuid::Uuid;
 use crate::api::Trace;
 
 tokio::task_local! {
-    static ASKING: Arc<Asking>;
+    static CURRENT_REQUEST: Arc<CurrentRequest>;
 }
 
-/// A request that is being answered.
-pub(crate) struct Asking {
+/// A request in flight.
+pub(crate) struct CurrentRequest {
     pub(crate) trace: Trace,
-    /// Its span is written down.
+    /// The request's span is sampled.
     pub(crate) is_traced: bool,
-    /// Spans of runs that it has begun or moved.
+    /// Spans of runs that the request has started or changed.
     links: Mutex<Vec<(Uuid, u64)>>,
 }
 
-/// Spans that a request's own is linked to at most.
+/// Maximum number of links of a request's span.
 const MOST_LINKS: usize = 32;
 
-impl Asking {
+impl CurrentRequest {
     pub(crate) fn new(trace: Trace, is_traced: bool) -> Arc<Self> {
-        Arc::new(Asking { trace, is_traced, links: Mutex::default() })
+        Arc::new(CurrentRequest { trace, is_traced, links: Mutex::default() })
     }
 
-    /// Answers it: whatever happens in there is on its behalf.
+    /// Runs `answer` with this request as the current one.
     pub(crate) async fn answer<T>(self: &Arc<Self>, answer: impl Future<Output = T>) -> T {
-        ASKING.scope(self.clone(), answer).await
+        CURRENT_REQUEST.scope(self.clone(), answer).await
     }
 
-    /// It has to do with this span, which is linked with its own if both are written.
+    /// Links the current request to a span of a run. Returns the request's own span for the link back if it is
+    /// sampled.
     pub(super) fn link(trace: Uuid, span: u64) -> Option<(Uuid, u64)> {
-        let link = |asking: &Arc<Asking>| {
+        let link = |asking: &Arc<CurrentRequest>| {
             let own = (asking.trace.uuid()?, asking.trace.span_number()?);
             let mut links = asking.links.lock().unwrap_or_else(PoisonError::into_inner);
             if links.len() < MOST_LINKS {
@@ -42,7 +43,7 @@ impl Asking {
             }
             asking.is_traced.then_some(own)
         };
-        ASKING.try_with(link).ok().flatten()
+        CURRENT_REQUEST.try_with(link).ok().flatten()
     }
 
     pub(super) fn links(&self) -> Vec<(Uuid, u64)> {
@@ -50,7 +51,7 @@ impl Asking {
     }
 }
 
-/// The trace of the request that is being answered, for the log; empty if there is none.
+/// Returns the trace id of the current request, for the log; empty outside of a request.
 pub(crate) fn trace_id() -> String {
-    ASKING.try_with(|asking| asking.trace.id().to_owned()).unwrap_or_default()
+    CURRENT_REQUEST.try_with(|asking| asking.trace.id().to_owned()).unwrap_or_default()
 }

@@ -1,34 +1,34 @@
-//! Which traces are written down, as `OTEL_TRACES_SAMPLER` says it.
+//! Trace sampling, configured like `OTEL_TRACES_SAMPLER`.
 //!
-//! A run's trace has the id of its tree's root, and whether it is written is told from that id alone: every process comes
-//! to the same answer, and a trace is whole or not there.
+//! The trace id of a run is the id of its tree's root, and the decision depends on that id alone. So every process
+//! makes the same decision, and a trace is exported completely or not at all.
 
 use uuid::Uuid;
 
-/// Which traces are written down.
+/// Decides which traces are exported. The default exports all, except those that a caller does not sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampler {
-    /// This part of them.
+    /// Fraction of traces that are exported, from 0 to 1.
     ratio: f64,
-    /// What a caller says of its own trace is followed.
+    /// The caller's decision applies to traces that a caller has started.
     follows_callers: bool,
 }
 
 impl Default for Sampler {
-    /// All of them, but those that a caller does not write either.
     fn default() -> Self {
         Sampler { ratio: 1.0, follows_callers: true }
     }
 }
 
-/// The bits of an id that are chance in every kind of UUID that the engine makes: before them, ids of one millisecond count up.
+/// The bits of an id that are random in every UUID that the engine makes. Higher bits may be a counter within one
+/// millisecond.
 const CHANCE: u64 = (1 << 32) - 1;
 
 impl Sampler {
-    /// Reads `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
+    /// Parses the values of `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
     pub fn read(name: &str, ratio: f64) -> Result<Self, String> {
         if !(0.0..=1.0).contains(&ratio) {
-            return Err(format!("`{ratio}` is no part of all traces: write a number from 0 to 1"));
+            return Err(format!("the sampling ratio must be from 0 to 1 (got {ratio})"));
         }
         let (name, follows_callers) = match name.strip_prefix("parentbased_") {
             Some(name) => (name, true),
@@ -39,14 +39,15 @@ impl Sampler {
             "always_off" => 0.0,
             "traceidratio" => ratio,
             _ => {
-                let known = "always_on, always_off or traceidratio, also with parentbased_ before it";
-                return Err(format!("there is no sampler `{name}`: write {known}"));
+                let known =
+                    "`always_on`, `always_off` or `traceidratio`, optionally with the prefix `parentbased_`";
+                return Err(format!("unknown sampler `{name}`: use {known}"));
             }
         };
         Ok(Sampler { ratio, follows_callers })
     }
 
-    /// Whether a trace is written; `caller` is what whoever began it says.
+    /// Returns true if a trace is exported. `caller` is the caller's decision, if a caller started the trace.
     pub(crate) fn samples(self, trace: Uuid, caller: Option<bool>) -> bool {
         match caller {
             Some(says) if self.follows_callers => says,
@@ -62,7 +63,7 @@ mod tests {
     use super::Sampler;
 
     #[test]
-    fn the_same_part_is_written_everywhere() {
+    fn sampling_depends_on_the_trace_id_only() {
         let half = Sampler::read("traceidratio", 0.5).unwrap();
         let ids: Vec<_> = (0..2_000).map(|_| Uuid::now_v7()).collect();
         let written = ids.iter().filter(|id| half.samples(**id, None)).count();

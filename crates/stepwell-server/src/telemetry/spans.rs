@@ -1,23 +1,24 @@
-//! Makes spans of what happens: a run's are in the trace of its tree's root, a request's in the trace of whoever asks.
+//! Creates spans from observations and requests.
 //!
-//! The ids of a run's spans are made from what every process knows of it ([`SpanId`]). So its spans come from whichever
-//! process works on it, and nothing is stored or carried along for them.
+//! The spans of a run belong to the trace of the root of its tree; the span of a request belongs to the caller's trace.
+//! The ids of a run's spans are derived from data that every process has ([`SpanId`]). So any process that executes the
+//! run can create them, and no trace context is stored.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
-use stepwell::Fact;
+use stepwell::Observation;
 use stepwell::core::{RunId, Timestamp};
-use stepwell::observe::{Missed, SpanId, Subject};
+use stepwell::observe::{NoResult, ObservedRun, SpanId};
 use stepwell::store::Instruments;
 use uuid::Uuid;
 
-use super::otlp::{Exporter, SetupError, TraceOptions};
-use super::request::Asking;
+use super::otlp::{Exporter, TraceOptions, TraceSetupError};
+use super::request::CurrentRequest;
 use super::sampler::Sampler;
 use crate::api::Route;
 
-/// Part of a trace.
+/// A finished span, ready for export.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Span {
     pub(super) trace: Uuid,
@@ -29,11 +30,11 @@ pub(super) struct Span {
     pub(super) ended_ns: u128,
     pub(super) attributes: Vec<(&'static str, Attribute)>,
     pub(super) links: Vec<(Uuid, u64)>,
-    /// A word for what went wrong.
+    /// Error code or HTTP status. Messages are left out, because they may contain data.
     pub(super) error: Option<String>,
 }
 
-/// What a span is of; the numbers are OpenTelemetry's.
+/// The span kind, with the numbers of OpenTelemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Internal = 1,
@@ -58,23 +59,23 @@ impl From<u64> for Attribute {
     }
 }
 
-/// Makes spans, and has them sent.
+/// Creates spans and queues them for export.
 pub(crate) struct Tracer {
     sampler: Sampler,
     exporter: Exporter,
 }
 
 impl Tracer {
-    pub(super) fn start(options: TraceOptions, with: Instruments<'_>) -> Result<Self, SetupError> {
+    pub(super) fn start(options: TraceOptions, with: Instruments<'_>) -> Result<Self, TraceSetupError> {
         Ok(Tracer { sampler: options.sampler, exporter: Exporter::start(options, with)? })
     }
 
-    /// A trace that began here is written.
+    /// Returns true if a trace that started here is sampled.
     pub(crate) fn samples(&self, trace: Uuid) -> bool {
         self.sampler.samples(trace, None)
     }
 
-    /// A trace that a caller may have begun is written.
+    /// Returns true if a trace is sampled. `caller` is the caller's sampling decision, if the caller started the trace.
     pub(crate) fn samples_of(&self, trace: Uuid, caller: Option<bool>) -> bool {
         self.sampler.samples(trace, caller)
     }
@@ -83,22 +84,22 @@ impl Tracer {
         self.exporter.flush(within).await;
     }
 
-    pub(super) fn observe(&self, fact: &Fact<'_>) {
-        let (Fact::Started { of, .. }
-        | Fact::Turned { of, .. }
-        | Fact::ActionEnded { of, .. }
-        | Fact::Signalled { of, .. }) = fact
+    pub(super) fn observe(&self, observation: &Observation<'_>) {
+        let (Observation::Started { of, .. }
+        | Observation::Committed { of, .. }
+        | Observation::ActionEnded { of, .. }
+        | Observation::Signalled { of, .. }) = observation
         else {
             return;
         };
         if self.samples(of.root.uuid()) {
-            self.write(of, fact);
+            self.write(of, observation);
         }
     }
 
-    fn write(&self, of: &Subject<'_>, fact: &Fact<'_>) {
-        match fact {
-            Fact::Started { status, began, ended, .. } => {
+    fn write(&self, of: &ObservedRun<'_>, observation: &Observation<'_>) {
+        match observation {
+            Observation::Started { status, began, ended, .. } => {
                 let mut span =
                     span_of(of, SpanId::of_run(of.run), format!("start {}", of.workflow), *began, *ended);
                 span.parent = of.parent.map(|parent| SpanId::of_run(parent).number());
@@ -108,8 +109,8 @@ impl Tracer {
                     self.send(whole(of, status.as_str(), *began, *ended));
                 }
             }
-            Fact::Turned { before, after, revision, version, since, began, ended, .. } => {
-                let id = SpanId::of_turn(of.run, *revision);
+            Observation::Committed { before, after, revision, version, since, began, ended, .. } => {
+                let id = SpanId::of_commit(of.run, *revision);
                 let mut span = span_of(of, id, "commit".to_owned(), *began, *ended);
                 span.attributes.push(("stepwell.version", (*version).into()));
                 span.attributes.push(("stepwell.status", after.as_str().into()));
@@ -118,7 +119,7 @@ impl Tracer {
                     self.send(whole(of, after.as_str(), *since, *ended));
                 }
             }
-            Fact::ActionEnded { tried, result, began, took, .. } => {
+            Observation::ActionEnded { tried, result, began, took, .. } => {
                 let ended = Timestamp::from_micros(began.micros() + took.as_micros() as i64);
                 let mut span = span_of(of, tried.span, tried.action.to_string(), *began, ended);
                 span.attributes.push(("stepwell.action", tried.action.as_str().into()));
@@ -126,30 +127,30 @@ impl Tracer {
                 span.attributes.push(("stepwell.attempt", u64::from(tried.attempt).into()));
                 let outcome = match result {
                     Ok(()) => "done",
-                    Err(Missed::Failed(_)) => "failed",
-                    Err(Missed::TimedOut) => "timeout",
-                    Err(Missed::Dropped) => "dropped",
+                    Err(NoResult::Failed(_)) => "failed",
+                    Err(NoResult::TimedOut) => "timeout",
+                    Err(NoResult::Dropped) => "dropped",
                 };
                 span.attributes.push(("stepwell.outcome", outcome.into()));
                 span.error = result.as_ref().err().map(|missed| match missed {
-                    // Its text may have data in it.
-                    Missed::Failed(failure) => failure.code.clone(),
-                    Missed::TimedOut | Missed::Dropped => outcome.to_owned(),
+                    // Only the code: the message may contain data.
+                    NoResult::Failed(failure) => failure.code.clone(),
+                    NoResult::TimedOut | NoResult::Dropped => outcome.to_owned(),
                 });
                 self.send(span);
             }
-            Fact::Signalled { .. } => {
-                // One that is taken has its commit; one that is kept leads to the run.
-                Asking::link(of.root.uuid(), SpanId::of_run(of.run).number());
+            Observation::Signalled { .. } => {
+                // An applied signal is linked through its commit. A buffered signal has no commit yet, so link the run.
+                CurrentRequest::link(of.root.uuid(), SpanId::of_run(of.run).number());
             }
             _ => {}
         }
     }
 
-    /// A request was answered.
+    /// Writes the span of an answered request.
     pub(crate) fn answered(
         &self,
-        asking: &Asking,
+        asking: &CurrentRequest,
         route: Option<&Route>,
         method: &str,
         status: StatusCode,
@@ -189,8 +190,8 @@ impl Tracer {
     }
 }
 
-/// Part of a run, below the run itself.
-fn span_of(of: &Subject<'_>, id: SpanId, name: String, began: Timestamp, ended: Timestamp) -> Span {
+/// Returns a span of a run, with the run's own span as its parent.
+fn span_of(of: &ObservedRun<'_>, id: SpanId, name: String, began: Timestamp, ended: Timestamp) -> Span {
     Span {
         trace: of.root.uuid(),
         id: id.number(),
@@ -205,16 +206,16 @@ fn span_of(of: &Subject<'_>, id: SpanId, name: String, began: Timestamp, ended: 
     }
 }
 
-/// A run that has ended, from its beginning on.
-fn whole(of: &Subject<'_>, status: &str, began: Timestamp, ended: Timestamp) -> Span {
+/// Returns the span of a whole run, from its start to its end.
+fn whole(of: &ObservedRun<'_>, status: &str, began: Timestamp, ended: Timestamp) -> Span {
     let mut span = span_of(of, SpanId::of_whole(of.run), format!("run {}", of.workflow), began, ended);
     span.attributes.push(("stepwell.status", status.into()));
     span
 }
 
-/// The same, linked with the request that it was done for.
+/// Links the span with the current request, in both directions.
 fn linked(mut span: Span) -> Span {
-    span.links.extend(Asking::link(span.trace, span.id));
+    span.links.extend(CurrentRequest::link(span.trace, span.id));
     span
 }
 

@@ -1,10 +1,10 @@
-//! An answer belongs to the wait it was shown for: twice answered is once answered, over HTTP and on the command line.
+//! An answer belongs to one wait: a repeated answer does not answer the next wait, over HTTP and on the command line.
 
 use serde_json::{Value, json};
 
 use crate::serving::{Serving, dev, stepwell};
 
-/// Asks each of the two in turn, by the same name.
+/// A workflow that asks one person after the other. All its waits take the same signal.
 const ROUND: &str = "steps:
   - id: all
     type: control.forEach
@@ -17,7 +17,7 @@ fn open(server: &Serving, run: &str) -> (u64, String) {
     for _ in 0..200 {
         let waits = server.get(&format!("/v1/waits?run={run}")).json();
         if let Some(wait) = waits["items"].get(0) {
-            let signal = wait["detail"]["signals"][0].as_str().unwrap().to_owned();
+            let signal = wait["outcomes"][0].as_str().unwrap().to_owned();
             return (wait["activation"].as_u64().unwrap(), signal);
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -26,7 +26,7 @@ fn open(server: &Serving, run: &str) -> (u64, String) {
 }
 
 #[test]
-fn a_double_answer_does_not_answer_the_next_question() {
+fn a_repeated_answer_does_not_answer_the_next_question() {
     let folder = tempfile::tempdir().unwrap();
     let server = dev(folder.path());
     let path = "/v1/workflows/round/versions?activate=true";
@@ -38,13 +38,13 @@ fn a_double_answer_does_not_answer_the_next_question() {
         server.ask("POST", &format!("/v1/runs/{run}/signals/{signal}?forWait={wait}"), Some(body))
     };
     let yes = json!({"ok": true});
-    assert_eq!(answer(first, &yes).json()["outcome"], "taken");
+    assert_eq!(answer(first, &yes).json()["outcome"], "consumed");
     let (second, _) = open(&server, &run);
     assert_ne!(first, second);
     let again = answer(first, &yes);
     assert_eq!(
         (again.status, &again.json()["outcome"]),
-        (200, &json!("taken")),
+        (200, &json!("consumed")),
         "the same answer: {again:?}"
     );
     let other = answer(first, &json!({"ok": false}));
@@ -57,7 +57,7 @@ fn a_double_answer_does_not_answer_the_next_question() {
     );
     assert_eq!(open(&server, &run).0, second, "the next question is still open");
     assert_eq!(answer(999, &yes).status, 409);
-    let kept = format!("/v1/runs/{run}/signals/{signal}?forWait={second}&keepFor=1h");
+    let kept = format!("/v1/runs/{run}/signals/{signal}?forWait={second}&ttl=1h");
     assert_eq!(server.ask("POST", &kept, Some(&yes)).status, 422);
     let sent = stepwell(folder.path())
         .args(["signal", "send", &run, &signal, r#"{"ok": true}"#, "--for-wait", &second.to_string()])

@@ -1,4 +1,4 @@
-//! Flows over HTTP: started, resumed, shown, and every way in which that can go wrong.
+//! Flows over HTTP: start, resume, show, and the errors of each.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use stepwell::flow::{Message, OutletError};
 use stepwell_server::routes::FlowRoutes;
 
 use crate::flows::{World, world, world_with};
-use crate::kit::{Ask, Reply, ask, get, post, until};
+use crate::kit::{Reply, TestRequest, ask, get, post, until};
 
-fn resume(token: &str, input: &Value) -> Ask {
+fn resume(token: &str, input: &Value) -> TestRequest {
     post("/v1/flows/resume").json(&json!({"token": token, "input": input}))
 }
 
@@ -18,29 +18,29 @@ fn password(password: &str) -> Value {
     json!({"user": "ann", "password": password})
 }
 
-/// E1, E2, E9 over HTTP: from pause to pause, and a wrong input leaves the token good.
+/// E1, E2, E9 over HTTP: a flow goes from pause to pause, and an invalid input keeps the token valid.
 #[tokio::test]
-async fn a_flow_goes_from_pause_to_pause_wherever_it_rests() {
+async fn a_flow_resumes_from_pause_to_pause_under_every_strategy() {
     for strategy in ["sealed", "handle", "durable"] {
         let world = world(strategy).await;
         let begun = world.start("login", json!({})).await;
         assert_eq!(begun.header("content-type"), "application/json");
         assert_eq!(begun.header("cache-control"), "no-store");
         let begun = begun.json();
-        assert_eq!((begun["status"].as_str(), begun["rests"].as_str()), (Some("waiting"), Some(strategy)));
+        assert_eq!((begun["status"].as_str(), begun["strategy"].as_str()), (Some("waiting"), Some(strategy)));
         assert_eq!(begun["waits"][0]["outcomes"], json!(["PASSWORD"]));
         let token = begun["token"].as_str().unwrap();
 
         let shown = get(&format!("/v1/flows/show?token={token}")).to(&world.router).await;
         assert_eq!((shown.status.as_u16(), &shown.json()["waits"]), (200, &begun["waits"]));
-        let unfit = resume(token, &json!({"user": ""})).to(&world.router).await.is(422, "unfit");
+        let unfit = resume(token, &json!({"user": ""})).to(&world.router).await.is(422, "validationFailed");
         let errors = unfit["errors"].as_array().unwrap();
         assert_eq!(errors.len(), 2, "{unfit}");
         let pointers: Vec<_> = errors.iter().map(|error| (&error["pointer"], &error["code"])).collect();
         assert!(pointers.contains(&(&json!("/user"), &json!("minLength"))), "{unfit}");
         assert!(pointers.contains(&(&json!(""), &json!("required"))), "{unfit}");
         if strategy != "durable" {
-            let wrong = resume(token, &password("guess")).to(&world.router).await.is(422, "unfit");
+            let wrong = resume(token, &password("guess")).to(&world.router).await.is(422, "validationFailed");
             assert_eq!(wrong["errors"][0]["pointer"], "/password");
             assert_eq!(wrong["errors"][0]["message"], "this is not the password");
         }
@@ -52,12 +52,12 @@ async fn a_flow_goes_from_pause_to_pause_wherever_it_rests() {
             (ended["status"].as_str(), &ended["result"]),
             (Some("completed"), &json!({"user": "ann"}))
         );
-        assert_eq!((ended.get("token"), ended.get("rests")), (None, None));
+        assert_eq!((ended.get("token"), ended.get("strategy")), (None, None));
     }
 }
 
 #[tokio::test]
-async fn the_same_key_gets_the_same_answer_with_its_token() {
+async fn same_key_returns_the_same_answer_and_token() {
     let world = world("handle").await;
     let start = || post("/v1/flows/login").header("idempotency-key", "start-1").json(&json!({"input": {}}));
     let first = start().to(&world.router).await;
@@ -81,9 +81,9 @@ async fn the_same_key_gets_the_same_answer_with_its_token() {
     }
 }
 
-/// E6: while a step runs, others are told to come back; when it is over without a result, the token is good again.
+/// E6: while a step runs, other requests for its handle get 409 with `Retry-After`, as JSON and as a page.
 #[tokio::test]
-async fn who_comes_while_it_is_answered_is_told_when_to_come_back() {
+async fn a_busy_flow_is_answered_with_retry_after() {
     let world = world("handle").await;
     let token = world.token("login", json!({})).await;
     let (router, slow) = (world.router.clone(), resume(&token, &password("slow")));
@@ -104,7 +104,7 @@ async fn who_comes_while_it_is_answered_is_told_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn what_an_author_says_is_told_and_what_the_inside_says_is_not() {
+async fn internal_step_errors_are_hidden_from_clients() {
     let world = world("handle").await;
     let token = world.token("login", json!({})).await;
     let locked = resume(&token, &password("locked")).to(&world.router).await.is(422, "stepFailed");
@@ -118,12 +118,12 @@ async fn what_an_author_says_is_told_and_what_the_inside_says_is_not() {
     assert_eq!(
         resume(&token, &password("secret")).to(&world.router).await.status,
         200,
-        "the token is still good"
+        "the token is still valid"
     );
 }
 
 #[tokio::test]
-async fn outcomes_and_workflows_that_are_not_there_are_named() {
+async fn unknown_outcomes_and_workflows_are_refused() {
     let world = world_with("handle", FlowRoutes::new(), |flows| flows.block(["invite"])).await;
     let token = world.token("decision", json!({})).await;
     let which = resume(&token, &Value::Null).to(&world.router).await.is(422, "outcome");
@@ -138,8 +138,9 @@ async fn outcomes_and_workflows_that_are_not_there_are_named() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_is_said() {
-    let send = |_: Message| async { Err::<(), _>(OutletError::new("smtp://user:password@host").finally()) };
+async fn a_failed_delivery_is_reported_without_secrets() {
+    let send =
+        |_: Message| async { Err::<(), _>(OutletError::new("smtp://user:password@host").non_retryable()) };
     let world = world_with("sealed", FlowRoutes::new(), |flows| flows.outlet("mail", send)).await;
     let start = post("/v1/flows/invite").json(&json!({"input": {"outlet": "mail", "to": "ann@example.com"}}));
     let reply = start.to(&world.router).await;
@@ -148,17 +149,17 @@ async fn what_cannot_be_sent_is_said() {
     assert!(!reply.body.contains("password"), "{}", reply.body);
 }
 
-async fn refused(world: &World, ask: Ask) -> Reply {
+async fn refused(world: &World, ask: TestRequest) -> Reply {
     let reply = ask.to(&world.router).await;
     assert_eq!(world.handles().await, [], "nothing was started: {reply:?}");
     reply
 }
 
 #[tokio::test]
-async fn requests_that_are_wrong_are_refused_by_name() {
+async fn invalid_requests_are_refused_with_a_code() {
     let world = world_with("handle", FlowRoutes::new().body_limit(1_000), |flows| flows).await;
     let login = || post("/v1/flows/login");
-    let json_kind = |ask: Ask| ask.header("content-type", "application/json; charset=utf-8");
+    let json_kind = |ask: TestRequest| ask.header("content-type", "application/json; charset=utf-8");
     let world = &world;
     refused(world, json_kind(login()).body("{\"input\": ")).await.is(400, "malformedJson");
     refused(world, json_kind(login()).body("[".repeat(900))).await.is(400, "malformedJson");
@@ -182,23 +183,27 @@ async fn requests_that_are_wrong_are_refused_by_name() {
     assert!(method.header("allow").contains("GET"), "{method:?}");
     refused(world, get("/v1/flows/login")).await.is(405, "methodNotAllowed");
 
-    let number = refused(world, login().json(&json!({"input": 3}))).await.is(422, "unfit");
+    let number = refused(world, login().json(&json!({"input": 3}))).await.is(422, "validationFailed");
     assert_eq!(number["errors"][0]["pointer"], "", "{number}");
 
     let deep = format!("{{\"input\": {}{}}}", "{\"a\":".repeat(80) + "1", "}".repeat(80));
     refused(world, json_kind(login()).body(deep)).await.is(422, "limit");
 
     let empty = post("/v1/flows/login").header("x-request-id", "abc-1").to(&world.router).await;
-    assert_eq!((empty.status.as_u16(), empty.header("x-request-id")), (201, "abc-1"), "no body is no input");
+    assert_eq!(
+        (empty.status.as_u16(), empty.header("x-request-id")),
+        (201, "abc-1"),
+        "no body means no input"
+    );
     let lost = get("/v1/nothing").header("x-request-id", "abc-2").to(&world.router).await;
     assert_eq!(lost.header("x-request-id"), "abc-2");
 }
 
-/// A program that knows who asks says so by the flows it puts into the request.
+/// A program that authenticates its callers adds the flows of their tenant to the request.
 #[tokio::test]
-async fn a_request_may_be_somebody_elses() {
+async fn a_request_may_carry_the_flows_of_another_tenant() {
     let world = world("handle").await;
-    let other = stepwell::store::TenantScope::vouched(stepwell::store::TenantId::new(
+    let other = stepwell::store::TenantScope::trusted(stepwell::store::TenantId::new(
         "018f0000-0000-7000-8000-000000000001".parse().unwrap(),
     ));
     let router = world.router.clone().layer(axum::Extension(world.flows.for_tenant(other)));

@@ -1,9 +1,9 @@
-//! Documents over the API: checked, tried out without side effects, and taken from one tenant to another.
+//! Workflow documents over the API: validated, simulated without side effects, and copied between tenants as a bundle.
 
 use axum::http::Method;
 use serde_json::json;
 
-use crate::desk::Desk;
+use crate::test_server::TestServer;
 
 const GREET: &str = "
 name: greet
@@ -28,13 +28,13 @@ fn bundle(values: &[u32]) -> String {
 }
 
 #[tokio::test]
-async fn everything_that_is_wrong_with_a_document_is_said_and_is_no_error() {
-    let desk = Desk::open().await;
-    let sound = desk.post_yaml("/v1/catalogue/validate", GREET).await.json();
+async fn validation_reports_every_problem_of_a_document() {
+    let server = TestServer::open().await;
+    let sound = server.post_yaml("/v1/catalogue/validate", GREET).await.json();
     assert_eq!((&sound["valid"], &sound["problems"]), (&json!(true), &json!([])));
     assert_eq!(sound["warnings"][0]["code"], "unknownAction", "{sound}");
     for (text, line) in [("steps: [{ id: a, type: b.c }]", 1), ("steps:\n  - [", 2), ("", 1), ("\u{0}", 1)] {
-        let checked = desk.post_yaml("/v1/catalogue/validate?name=x", text).await;
+        let checked = server.post_yaml("/v1/catalogue/validate?name=x", text).await;
         assert_eq!(checked.status, 200, "{text}: {checked:?}");
         let checked = checked.json();
         assert_eq!(checked["valid"], false, "{text}: {checked}");
@@ -44,96 +44,99 @@ async fn everything_that_is_wrong_with_a_document_is_said_and_is_no_error() {
             "{text}: {checked}"
         );
     }
-    let nameless = desk.post_yaml("/v1/catalogue/validate", "steps: []").await.json();
+    let nameless = server.post_yaml("/v1/catalogue/validate", "steps: []").await.json();
     assert_eq!(nameless["valid"], false, "{nameless}");
     let as_json = json!({"name": "x", "steps": [{"id": "done", "type": "control.return"}]});
-    assert_eq!(desk.post("/v1/catalogue/validate", &as_json).await.json()["valid"], true);
-    let other = desk.post("/v1/catalogue/validate?name=y", &as_json).await.json();
+    assert_eq!(server.post("/v1/catalogue/validate", &as_json).await.json()["valid"], true);
+    let other = server.post("/v1/catalogue/validate?name=y", &as_json).await.json();
     assert_eq!(other["problems"][0]["code"], "otherName", "{other}");
 }
 
 #[tokio::test]
-async fn a_document_is_run_without_side_effects() {
-    let desk = Desk::open().await;
+async fn a_document_is_simulated_without_side_effects() {
+    let server = TestServer::open().await;
     let path = "/v1/catalogue/simulate";
     let plain = json!({"document": GREET, "input": {"to": "ann@example.com"}});
-    let ran = desk.post(path, &plain).await.json();
+    let ran = server.post(path, &plain).await.json();
     assert_eq!((&ran["outcome"], &ran["steps"][0]["how"]), (&json!("failed"), &json!("notMocked")), "{ran}");
     let mocked = json!({"document": GREET, "case": "it greets"});
-    let ran = desk.post(path, &mocked).await.json();
+    let ran = server.post(path, &mocked).await.json();
     assert_eq!((&ran["outcome"], &ran["result"]), (&json!("completed"), &json!(7)), "{ran}");
     assert_eq!(ran["steps"][0]["input"], json!({"to": "ann@example.com"}));
     assert_eq!(ran["coverage"]["steps"], json!({"covered": 2, "total": 2}));
-    desk.post(path, &json!({"document": "steps: ["})).await.is(422, "invalidDocument");
-    let none = desk.post(path, &json!({"document": GREET, "case": "none"})).await.is(422, "noCase");
+    server.post(path, &json!({"document": "steps: ["})).await.is(422, "invalidDocument");
+    let none = server.post(path, &json!({"document": GREET, "case": "none"})).await.is(422, "noCase");
     assert!(none["detail"].as_str().unwrap().contains("`it greets`"), "{none}");
-    desk.post(path, &json!({"document": LOOP, "name": "x"})).await.is(422, "endless");
-    desk.post(path, &json!({})).await.is(400, "badBody");
+    server.post(path, &json!({"document": LOOP, "name": "x"})).await.is(422, "endless");
+    server.post(path, &json!({})).await.is(400, "badBody");
     let large = json!({"document": LOOP, "name": "x", "input": {"x": "x".repeat(100 * 1024)}});
-    let large = desk.post(path, &large).await.json();
+    let large = server.post(path, &large).await.json();
     assert_eq!(large["outcome"], "failed", "{large}");
-    let rows = desk.get("/v1/runs").await.json();
+    let rows = server.get("/v1/runs").await.json();
     assert_eq!(rows["items"], json!([]), "nothing was started");
 }
 
 #[tokio::test]
 async fn the_test_cases_of_a_document_are_run() {
-    let desk = Desk::open().await;
+    let server = TestServer::open().await;
     let path = "/v1/catalogue/test";
-    let tested = desk.post(path, &json!({"document": GREET})).await.json();
+    let tested = server.post(path, &json!({"document": GREET})).await.json();
     assert_eq!(tested["passed"], false);
     let passed: Vec<_> = tested["cases"].as_array().unwrap().iter().map(|case| &case["passed"]).collect();
     assert_eq!(passed, [&json!(true), &json!(false)], "{tested}");
     assert!(tested["cases"][1]["failures"][0].as_str().unwrap().contains('8'), "{tested}");
-    let one = desk.post(path, &json!({"document": GREET, "case": "it greets"})).await.json();
+    let one = server.post(path, &json!({"document": GREET, "case": "it greets"})).await.json();
     assert_eq!((&one["passed"], one["cases"].as_array().unwrap().len()), (&json!(true), 1));
-    desk.post(path, &json!({"document": GREET, "case": "none"})).await.is(422, "noCase");
+    server.post(path, &json!({"document": GREET, "case": "none"})).await.is(422, "noCase");
     let many: String = (0..101).map(|n| format!("  - {{ name: c{n} }}\n")).collect();
     let many = format!("name: x\nsteps: [{{ id: done, type: control.return }}]\ntests:\n{many}");
-    let many = desk.post(path, &json!({"document": many})).await.is(422, "limit");
+    let many = server.post(path, &json!({"document": many})).await.is(422, "limit");
     assert_eq!(many["params"], json!({"limit": "cases", "max": 100}));
 }
 
 #[tokio::test]
-async fn a_bundle_is_imported_whole_or_not_at_all_and_exported_again() {
-    let desk = Desk::open().await;
+async fn a_bundle_is_imported_completely_or_not_at_all() {
+    let server = TestServer::open().await;
     let import = |query: &str| format!("/v1/catalogue/import{query}");
     let outcomes = |reply: &serde_json::Value| {
         let rows = reply["items"].as_array().unwrap().iter();
         rows.map(|row| row["outcome"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    let dry = desk.post_yaml(&import("?dryRun=true&activate=true"), &bundle(&[1, 2])).await.json();
+    let dry = server.post_yaml(&import("?dryRun=true&activate=true"), &bundle(&[1, 2])).await.json();
     assert_eq!((&dry["dryRun"], outcomes(&dry)), (&json!(true), vec!["new".to_owned(), "new".to_owned()]));
-    assert_eq!(desk.get("/v1/workflows").await.json()["items"], json!([]));
+    assert_eq!(server.get("/v1/workflows").await.json()["items"], json!([]));
     let wrong = format!("{}{}", bundle(&[1]).replace(']', ""), "");
-    desk.post_yaml(&import(""), &wrong).await.is(422, "invalidDocument");
-    desk.post_yaml(&import(""), &bundle(&[1, 1])).await.is(422, "invalidDocument");
-    assert_eq!(desk.get("/v1/workflows").await.json()["items"], json!([]));
+    server.post_yaml(&import(""), &wrong).await.is(422, "invalidDocument");
+    server.post_yaml(&import(""), &bundle(&[1, 1])).await.is(422, "invalidDocument");
+    assert_eq!(server.get("/v1/workflows").await.json()["items"], json!([]));
 
-    let done = desk.post_yaml(&import("?activate=true&note=all"), &bundle(&[1, 2])).await.json();
+    let done = server.post_yaml(&import("?activate=true&note=all"), &bundle(&[1, 2])).await.json();
     assert_eq!((outcomes(&done), &done["items"][0]["activated"]), (vec!["new".to_owned(); 2], &json!(true)));
-    assert_eq!(desk.run("w1", json!({})).await["result"], 1);
-    let again = desk.post_yaml(&import(""), &bundle(&[1, 2])).await.json();
+    assert_eq!(server.run("w1", json!({})).await["result"], 1);
+    let again = server.post_yaml(&import(""), &bundle(&[1, 2])).await.json();
     assert_eq!(outcomes(&again), ["unchanged", "unchanged"]);
-    desk.post_yaml(&import(""), &bundle(&[3])).await;
+    server.post_yaml(&import(""), &bundle(&[3])).await;
 
-    let all = desk.get("/v1/catalogue/export").await.json();
+    let all = server.get("/v1/catalogue/export").await.json();
     let names = |bundle: &serde_json::Value| {
         let items = bundle["items"].as_array().unwrap().iter();
         items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!((&all["kind"], names(&all)), (&json!("Bundle"), vec!["w1".to_owned(), "w2".to_owned()]));
-    let newest = desk.get("/v1/catalogue/export?which=newest&name=w3&name=w1").await.json();
+    let newest = server.get("/v1/catalogue/export?which=newest&name=w3&name=w1").await.json();
     assert_eq!(names(&newest), ["w1", "w3"]);
-    desk.get("/v1/catalogue/export?name=w3").await.is(404, "noVersion");
-    desk.get("/v1/catalogue/export?name=none").await.is(404, "unknownWorkflow");
-    desk.get("/v1/catalogue/export?which=oldest").await.is(400, "badParameter");
-    let text = desk.get("/v1/catalogue/export?format=yaml").await;
+    server.get("/v1/catalogue/export?name=w3").await.is(404, "noVersion");
+    server.get("/v1/catalogue/export?name=none").await.is(404, "unknownWorkflow");
+    server.get("/v1/catalogue/export?which=oldest").await.is(400, "badParameter");
+    let text = server.get("/v1/catalogue/export?format=yaml").await;
     assert_eq!(text.header("content-type"), "application/yaml");
 
-    let elsewhere = desk.elsewhere(Method::GET, "/v1/catalogue/export", None).await.json();
-    assert_eq!(elsewhere["items"], json!([]));
-    desk.elsewhere(Method::GET, "/v1/catalogue/export?name=w1", None).await.is(404, "unknownWorkflow");
-    let theirs = desk.elsewhere(Method::POST, &import(""), Some(&all)).await.json();
+    let as_other_tenant = server.as_other_tenant(Method::GET, "/v1/catalogue/export", None).await.json();
+    assert_eq!(as_other_tenant["items"], json!([]));
+    server
+        .as_other_tenant(Method::GET, "/v1/catalogue/export?name=w1", None)
+        .await
+        .is(404, "unknownWorkflow");
+    let theirs = server.as_other_tenant(Method::POST, &import(""), Some(&all)).await.json();
     assert_eq!(outcomes(&theirs), ["new", "new"], "{theirs}");
 }

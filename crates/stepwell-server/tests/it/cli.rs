@@ -1,4 +1,4 @@
-//! The command line against a server, and directly on a store: the same verbs, the same answers, the exit codes.
+//! The command line on a server and directly on a store: the same commands, the same answers, the same exit codes.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::said;
 use crate::serving::{dev, stepwell};
 
-/// Runs a verb: the exit code, and what was said.
+/// Runs a command and returns the exit code, the standard output and the standard error.
 fn verb(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     said(&stepwell(folder).args(arguments).output().unwrap())
 }
@@ -19,7 +19,7 @@ fn json(folder: &Path, arguments: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
 }
 
-/// Every verb, asked with these arguments behind it: a server, or a store.
+/// Runs every command with these arguments appended: they select a server or a store.
 fn through(folder: &Path, way: &[&str]) {
     let ask = |arguments: &[&str]| json(folder, &[arguments, way].concat());
     let code = |arguments: &[&str]| verb(folder, &[arguments, way].concat()).0;
@@ -63,7 +63,7 @@ fn through(folder: &Path, way: &[&str]) {
     let (_, id, _) =
         verb(folder, &[&["run", "list", "--workflow", "tour", "-o", "id", "--limit", "1"][..], way].concat());
     assert_eq!(id, run);
-    // All but the last digits of two ids are seldom the same.
+    // A unique prefix of an id is enough. Two ids rarely share all but their last five digits.
     assert_eq!(ask(&["run", "show", &run[..31]])["id"], run.as_str());
     assert_eq!(code(&["run", "show", "ffffffff"]), Some(3));
     assert_eq!(ask(&["wait", "list", "--run", &run])["items"][0]["place"], "welcome");
@@ -79,7 +79,7 @@ fn through(folder: &Path, way: &[&str]) {
 }
 
 #[test]
-fn every_verb_does_the_same_through_a_server_and_on_a_store() {
+fn every_command_works_on_a_server_and_on_a_store() {
     let folder = tempfile::tempdir().unwrap();
     let server = dev(folder.path());
     let url = format!("http://{}", server.address);
@@ -110,7 +110,7 @@ fn every_verb_does_the_same_through_a_server_and_on_a_store() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_with_what_to_do() {
+fn an_unreachable_server_is_reported_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, _, err) = verb(folder.path(), &["run", "list", "--server", &format!("http://{free}")]);
@@ -121,11 +121,11 @@ fn a_server_that_is_not_there_is_said_with_what_to_do() {
     let (code, _, err) =
         verb(folder.path(), &["run", "list", "--server", "http://example.com", "--api-key-file", "key"]);
     assert_eq!(code, Some(6));
-    assert!(err.contains("in the clear"), "{err}");
+    assert!(err.contains("unencrypted"), "{err}");
 }
 
 #[test]
-fn the_configuration_is_shown_with_where_it_came_from() {
+fn the_configuration_is_shown_with_its_origin() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("stepwell.toml"), "[server]\nburst = 5\n").unwrap();
     let mut command = stepwell(folder.path());
@@ -142,9 +142,10 @@ fn the_configuration_is_shown_with_where_it_came_from() {
     assert!(err.contains("servr.burst"), "{err}");
 }
 
-/// What an operator does to an SQLite file while a server has it, and after it is gone.
+/// Backs up an SQLite file and reads its status while a server has it open; restores, checks and migrates it after the
+/// server has stopped.
 #[test]
-fn a_store_is_backed_up_under_a_server_checked_and_restored() {
+fn a_store_is_backed_up_while_in_use_and_restored() {
     let folder = tempfile::tempdir().unwrap();
     let store = ["--database-url", "sqlite:stepwell-data/stepwell.sqlite"];
     let db = |arguments: &[&str]| verb(folder.path(), &[&["db"][..], arguments, &store].concat());
@@ -157,12 +158,12 @@ fn a_store_is_backed_up_under_a_server_checked_and_restored() {
     json(folder.path(), &["kv", "set", "story", "after", "1", "--server", &url]);
     let status: Value = serde_json::from_str(&db(&["status", "--json"]).1).unwrap();
     assert!(status["sound"] == true && status["fsyncsPerSecond"].as_f64().unwrap() > 0.0, "{status}");
-    assert_eq!(db(&["restore", "monday.sqlite", "--replace"]).0, Some(4), "a server has it");
+    assert_eq!(db(&["restore", "monday.sqlite", "--replace"]).0, Some(4), "a server has it open");
     drop(server);
 
     std::fs::write(folder.path().join("damaged.sqlite"), "not a database at all").unwrap();
     assert_eq!(db(&["restore", "damaged.sqlite", "--replace"]).0, Some(6));
-    assert_eq!(db(&["restore", "monday.sqlite"]).0, Some(4), "what is there is not replaced by accident");
+    assert_eq!(db(&["restore", "monday.sqlite"]).0, Some(4), "an existing store is not replaced by accident");
     let (code, out, err) = db(&["restore", "monday.sqlite", "--replace"]);
     assert_eq!(code, Some(0), "{out} {err}");
     assert!(err.contains("is kept as"), "{err}");

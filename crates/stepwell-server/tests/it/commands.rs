@@ -1,4 +1,4 @@
-//! Signals and what operators do to runs, once under a key, and runs that are followed, over HTTP.
+//! Signals and operators' commands over HTTP, each executed once under its key, and the event stream of a run.
 
 use serde_json::{Value, json};
 use stepwell::core::{Definition, Spec};
@@ -6,7 +6,7 @@ use stepwell::core::{Definition, Spec};
 use crate::kit::{Reply, get, post};
 use crate::site::Site;
 
-/// `here --GO--> here`, and `END` leads to the end.
+/// A workflow in which `GO` leads from `here` back to `here`, and `END` leads to the end.
 fn going() -> Definition {
     Spec::new("going")
         .step("here")
@@ -20,7 +20,7 @@ fn going() -> Definition {
         .unwrap()
 }
 
-/// A site, and the path of a run.
+/// Opens a site and starts a run. Returns the site and the path of the run.
 async fn with_run() -> (Site, String) {
     let site = Site::open_with(|builder| builder.workflow(going())).await;
     let started = site.post("/v1/runs", &json!({"workflow": "going"})).await;
@@ -37,7 +37,7 @@ fn is_replay(reply: &Reply) -> bool {
     reply.header("idempotency-replayed") == "true"
 }
 
-/// B10: the same id is the same signal.
+/// B10: signals with the same id are one signal.
 #[tokio::test]
 async fn a_signal_is_sent_once_under_its_key() {
     let (site, path) = with_run().await;
@@ -55,9 +55,9 @@ async fn a_signal_is_sent_once_under_its_key() {
     site.ask(late).await.is(409, "ended");
 }
 
-/// B17: a command whose answer was lost can be asked for again.
+/// B17: a command whose answer was lost can be repeated, even if the run has moved on or has ended.
 #[tokio::test]
-async fn a_command_is_done_once_under_its_key_however_the_run_stands_by_then() {
+async fn a_command_is_executed_once_under_its_key() {
     let (site, path) = with_run().await;
     let command = async |word: &str, key: &str, body: Value| {
         let ask = post(&format!("{path}/{word}")).header("idempotency-key", key).header("if-match", "\"0\"");
@@ -68,7 +68,7 @@ async fn a_command_is_done_once_under_its_key_however_the_run_stands_by_then() {
     let again = command("patch", "k", patch(1)).await;
     assert_eq!((again.status.as_u16(), is_replay(&again)), (204, true));
     command("patch", "k", patch(2)).await.is(422, "keyReused");
-    command("patch", "other", patch(1)).await.is(412, "moved");
+    command("patch", "other", patch(1)).await.is(412, "revisionConflict");
     assert_eq!(version(&site, &path).await, 1);
 
     let cancel = || post(&format!("{path}/cancel")).header("idempotency-key", "k");
@@ -79,15 +79,15 @@ async fn a_command_is_done_once_under_its_key_however_the_run_stands_by_then() {
     let forked = site.ask(fork(0)).await;
     assert!(!is_replay(&site.ask(cancel()).await));
     assert!(is_replay(&site.ask(cancel()).await));
-    site.ask(post(&format!("{path}/cancel"))).await.is(409, "notNow");
+    site.ask(post(&format!("{path}/cancel"))).await.is(409, "wrongStatus");
     let again = site.ask(fork(0)).await;
     assert_eq!((again.status.as_u16(), &forked.body, is_replay(&again)), (201, &again.body, true));
     site.ask(fork(1)).await.is(422, "keyReused");
-    site.elsewhere(cancel()).await.is(404, "noRun");
+    site.as_other_tenant(cancel()).await.is(404, "noRun");
 }
 
 #[tokio::test]
-async fn a_run_is_followed_from_a_version_on_until_it_has_ended() {
+async fn a_run_is_followed_from_a_version_until_it_ends() {
     let (site, path) = with_run().await;
     let follow = || get(&format!("{path}/events")).by(&site.ours);
     let mut events = follow().events(&site.router).await;
@@ -113,5 +113,5 @@ async fn a_run_is_followed_from_a_version_on_until_it_has_ended() {
         assert!(status(seen.last().unwrap()), "{seen:?}");
     }
     follow().header("last-event-id", "x").to(&site.router).await.is(400, "malformedId");
-    site.elsewhere(get(&format!("{path}/events"))).await.is(404, "noRun");
+    site.as_other_tenant(get(&format!("{path}/events"))).await.is(404, "noRun");
 }

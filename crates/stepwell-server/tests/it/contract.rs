@@ -1,4 +1,4 @@
-//! The contract says exactly what is taken and given: no less, or what is right is refused; no more, or what is wrong is taken.
+//! The OpenAPI contract is exact: the server accepts every request that the contract allows and refuses all others.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use stepwell_server::api::openapi;
 use uuid::Uuid;
 
-use crate::desk::Desk;
 use crate::kit::{delete, get, post, put};
 use crate::site::Site;
+use crate::test_server::TestServer;
 use crate::tokens::site;
 
 /// Every operation of the contract, by its id.
@@ -19,7 +19,7 @@ fn operations(contract: &Value) -> BTreeMap<&str, &Value> {
     all.map(|operation| (operation["operationId"].as_str().unwrap(), operation)).collect()
 }
 
-/// Everything in a value that is an object.
+/// Collects every object in a value, including the value itself.
 fn objects<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
     match value {
         Value::Object(fields) => {
@@ -32,7 +32,7 @@ fn objects<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
 }
 
 #[test]
-fn every_integer_says_how_large_it_may_be() {
+fn every_integer_has_a_maximum() {
     let contract = openapi();
     let mut all = Vec::new();
     objects(&contract, &mut all);
@@ -45,7 +45,7 @@ fn every_integer_says_how_large_it_may_be() {
 }
 
 #[test]
-fn every_link_leads_to_an_operation_that_takes_what_it_gives() {
+fn every_link_leads_to_an_operation_with_its_parameters() {
     let contract = openapi();
     let operations = operations(&contract);
     let mut count = 0;
@@ -71,9 +71,9 @@ fn every_link_leads_to_an_operation_that_takes_what_it_gives() {
     assert_eq!(put["path.key"], "$request.path.key", "{put}");
 }
 
-/// YAML is read by whoever checks it: it is the value that is described, not its text.
+/// A client parses YAML before it validates it, so the contract describes the parsed value and not the text.
 #[test]
-fn what_is_given_as_yaml_is_described_as_it_is_as_json() {
+fn yaml_answers_have_the_schema_of_json_answers() {
     let contract = openapi();
     let operations = operations(&contract);
     let answers = operations.values().map(|operation| &operation["responses"]["200"]["content"]);
@@ -82,9 +82,9 @@ fn what_is_given_as_yaml_is_described_as_it_is_as_json() {
     assert!(both.iter().all(|answer| answer["application/yaml"] == answer["application/json"]));
 }
 
-/// To JSON Schema `1.0` is an integer, and to whoever sends it.
+/// `1.0` is an integer in JSON Schema, and for the clients that send it.
 #[tokio::test]
-async fn a_float_that_is_an_integer_is_taken_for_one() {
+async fn a_float_with_an_integer_value_is_accepted_as_an_integer() {
     let site = Site::open().await;
     site.post("/v1/workflows/none/activate", &json!({"version": 4333.0})).await.is(404, "unknownWorkflow");
     site.post("/v1/workflows/none/activate", &json!({"version": 4333.5})).await.is(400, "badBody");
@@ -94,14 +94,14 @@ async fn a_float_that_is_an_integer_is_taken_for_one() {
 }
 
 #[tokio::test]
-async fn headers_are_taken_as_the_contract_says_them() {
+async fn headers_are_accepted_as_the_contract_defines_them() {
     let site = Site::open().await;
     let set =
         |name: &str, value: &str| put("/v1/kv/stock/bolts").header(name, value).json(&json!({"value": 1}));
     for tag in ["\"+1\"", "\"\"", "\"1234567890123456\"", "\"18446744073709551616\"", ""] {
         site.ask(set("if-match", tag)).await.is(400, "malformedTag");
     }
-    site.ask(set("if-match", "\"123456789012345\"")).await.is(412, "moved");
+    site.ask(set("if-match", "\"123456789012345\"")).await.is(412, "revisionConflict");
     for key in ["a b", " ", "a\tb", ""] {
         site.ask(set("idempotency-key", key)).await.is(400, "malformedKey");
     }
@@ -111,7 +111,7 @@ async fn headers_are_taken_as_the_contract_says_them() {
 }
 
 #[tokio::test]
-async fn ids_and_instants_are_taken_in_one_spelling() {
+async fn ids_and_timestamps_are_accepted_in_one_format() {
     let site = Site::open().await;
     let id = Uuid::from_u128(7);
     site.get(&format!("/v1/runs/{id}")).await.is(404, "noRun");
@@ -138,9 +138,9 @@ async fn ids_and_instants_are_taken_in_one_spelling() {
     }
 }
 
-/// Each field is as the contract says, and all of them together cannot be done: that is 422, not 400.
+/// A request whose fields each match the contract, but are impossible together, gets 422 and not 400.
 #[tokio::test]
-async fn what_fits_the_contract_and_cannot_be_done_is_another_problem_than_what_does_not_fit() {
+async fn impossible_requests_get_422_and_malformed_ones_400() {
     let site = site("handle").await;
     site.ask(delete("/v1/links/crm?fromType=person")).await.is(422, "invalid");
     let signalled = json!({"workflow": "login", "signal": {"name": "GO"}});
@@ -150,9 +150,9 @@ async fn what_fits_the_contract_and_cannot_be_done_is_another_problem_than_what_
     site.ask(get("/v1/handles?where=visitor=ann")).await.json();
 }
 
-/// Whatever somebody who is known starts a flow with is theirs to mend, not the server's.
+/// An authenticated caller who starts a flow with an unusable input gets a 4xx answer, never a 5xx.
 #[tokio::test]
-async fn no_input_of_a_flow_is_the_servers_fault() {
+async fn no_flow_input_causes_a_server_error() {
     for strategy in ["sealed", "handle", "durable"] {
         let site = site(strategy).await;
         for input in
@@ -167,11 +167,11 @@ async fn no_input_of_a_flow_is_the_servers_fault() {
 }
 
 #[tokio::test]
-async fn a_message_is_held_against_the_schema_of_events_and_then_against_what_that_cannot_say() {
-    let desk = Desk::open().await;
+async fn malformed_events_are_refused_with_their_status() {
+    let server = TestServer::open().await;
     let emit = async |kind: &str, event: Value| {
-        let asked = desk.ask(Method::POST, "/v1/events").header("content-type", kind);
-        asked.body(event.to_string()).to(&desk.router).await
+        let asked = server.ask(Method::POST, "/v1/events").header("content-type", kind);
+        asked.body(event.to_string()).to(&server.router).await
     };
     let one = "application/cloudevents+json";
     let event = |more: Value| {

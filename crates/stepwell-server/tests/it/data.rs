@@ -1,4 +1,4 @@
-//! Several changes to keys and links as one, over HTTP.
+//! Several changes to keys and links in one request, over HTTP.
 
 use serde_json::{Value, json};
 
@@ -17,9 +17,9 @@ fn transfer(revision: u64) -> Value {
     ]})
 }
 
-/// D9: all of it or nothing.
+/// D9: all changes are applied, or none.
 #[tokio::test]
-async fn changes_are_made_together_and_each_has_its_result() {
+async fn changes_are_applied_together_with_one_result_each() {
     let site = Site::open().await;
     site.put("/v1/kv/account/hold", &json!({"value": true})).await;
     let done = site.post("/v1/data", &transfer(0)).await;
@@ -40,14 +40,14 @@ async fn changes_are_made_together_and_each_has_its_result() {
 }
 
 #[tokio::test]
-async fn where_one_check_does_not_hold_nothing_is_changed() {
+async fn a_failed_check_changes_nothing() {
     let site = Site::open().await;
-    let moved = site.post("/v1/data", &transfer(3)).await.is(412, "moved");
+    let moved = site.post("/v1/data", &transfer(3)).await.is(412, "revisionConflict");
     assert_eq!(moved["params"], json!({"revision": 0, "exists": false}));
     assert!(moved["detail"].as_str().unwrap().contains("`rate` of `account`"), "{moved}");
     let set = json!({"op": "set", "namespace": "account", "key": "from", "value": 1});
     let once = json!({"op": "set", "namespace": "account", "key": "to", "value": 1, "ifRevision": 7});
-    site.post("/v1/data", &json!({"changes": [set, once]})).await.is(412, "moved");
+    site.post("/v1/data", &json!({"changes": [set, once]})).await.is(412, "revisionConflict");
     let word = json!({"op": "set", "namespace": "n", "key": "word", "value": "x"});
     let count = json!({"op": "increment", "namespace": "n", "key": "word"});
     site.post("/v1/data", &json!({"changes": [set, word, count]})).await.is(422, "invalid");
@@ -62,7 +62,7 @@ async fn where_one_check_does_not_hold_nothing_is_changed() {
 }
 
 #[tokio::test]
-async fn what_is_no_change_is_refused_with_its_place() {
+async fn an_invalid_change_is_refused_with_its_pointer() {
     let site = Site::open().await;
     let refused =
         async |changes: Value| site.post("/v1/data", &json!({"changes": changes})).await.is(400, "badBody");
@@ -84,9 +84,9 @@ async fn what_is_no_change_is_refused_with_its_place() {
     refused(json!(many)).await;
 }
 
-/// D10, D11.
+/// D10, D11: a repeated request gets the stored answer, and another tenant can use the same key.
 #[tokio::test]
-async fn the_same_key_makes_the_changes_once_in_its_tenant() {
+async fn the_same_key_applies_the_changes_once_per_tenant() {
     let site = Site::open().await;
     let ask = |revision| post("/v1/data").header("idempotency-key", "t-1").json(&transfer(revision));
     let (first, again) = (site.ask(ask(0)).await, site.ask(ask(0)).await);
@@ -94,7 +94,7 @@ async fn the_same_key_makes_the_changes_once_in_its_tenant() {
     assert_eq!(first.body, again.body);
     assert_eq!(site.get("/v1/kv/account/to").await.json()["value"], 10);
     site.ask(ask(1)).await.is(422, "keyReused");
-    site.elsewhere(get("/v1/kv/account/to")).await.is(404, "noKey");
-    let theirs = site.elsewhere(ask(0)).await;
+    site.as_other_tenant(get("/v1/kv/account/to")).await.is(404, "noKey");
+    let theirs = site.as_other_tenant(ask(0)).await;
     assert_eq!((theirs.status.as_u16(), theirs.header("idempotency-replayed")), (200, ""));
 }

@@ -1,4 +1,4 @@
-//! The doctor over HTTP and on the command line; the commands that it prints are run, and they work.
+//! The doctor over HTTP and on the command line. The tests also run the commands that it prints.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +24,7 @@ fn payment(builder: Builder) -> Builder {
 }
 
 #[tokio::test]
-async fn what_is_stuck_is_told_to_its_tenant_and_to_nobody_else() {
+async fn the_doctor_reports_stuck_runs_to_their_tenant_only() {
     let site = Site::open_with(payment).await;
     let run = site.post("/v1/runs", &json!({"workflow": "payment"})).await.json()["id"].clone();
     site.engine.settle().await;
@@ -42,21 +42,21 @@ async fn what_is_stuck_is_told_to_its_tenant_and_to_nobody_else() {
         commands.contains(&json!(format!("stepwell run retry {}", run.as_str().unwrap()))),
         "{commands:?}"
     );
-    assert_eq!(said.get("store"), None, "the disk is the host's business");
-    let theirs = site.elsewhere(get("/v1/doctor")).await.json();
+    assert_eq!(said.get("store"), None, "a tenant does not see the host's disk");
+    let theirs = site.as_other_tenant(get("/v1/doctor")).await.json();
     assert_eq!((&theirs["healthy"], &theirs["findings"]), (&json!(true), &json!([])), "{theirs}");
 
     let path = format!("/v1/runs/{}/doctor", run.as_str().unwrap());
     let one = site.get(&path).await.json();
     assert_eq!((&one["status"], &one["healthy"]), (&json!("failed"), &json!(false)), "{one}");
-    assert!(one["stands"].as_str().unwrap().contains("the card was declined"), "{one}");
-    site.elsewhere(get(&path)).await.is(404, "noRun");
+    assert!(one["state"].as_str().unwrap().contains("the card was declined"), "{one}");
+    site.as_other_tenant(get(&path)).await.is(404, "noRun");
     site.get("/v1/doctor?late=soon").await.is(400, "badParameter");
     site.get("/v1/doctor?limit=0").await.is(400, "badParameter");
     site.get("/v1/doctor?lmit=1").await.is(400, "unknownParameter");
 }
 
-/// Runs a command that was printed, as somebody would who has the program in their path.
+/// Runs a printed command in a shell that has `stepwell` in its `PATH`.
 fn typed(folder: &Path, server: &str, command: &str) -> (Option<i32>, String, String) {
     let path =
         format!("{}:{}", Path::new(STEPWELL).parent().unwrap().display(), std::env::var("PATH").unwrap());
@@ -65,7 +65,7 @@ fn typed(folder: &Path, server: &str, command: &str) -> (Option<i32>, String, St
     said(&shell.env_remove("STEPWELL_API_KEY").output().unwrap())
 }
 
-/// The commands of the findings of a kind.
+/// Returns the commands that the findings of one kind suggest.
 fn commands(found: &Value, kind: &str) -> Vec<String> {
     let findings = found["findings"].as_array().unwrap().iter().filter(|finding| finding["kind"] == kind);
     let examples = findings.flat_map(|finding| finding["examples"].as_array().unwrap());
@@ -82,7 +82,7 @@ fn picked<'a>(commands: &'a [String], begins: &str) -> &'a str {
 }
 
 #[test]
-fn the_commands_that_the_doctor_prints_repair_what_it_has_found() {
+fn commands_printed_by_the_doctor_fix_its_findings() {
     let folder = tempfile::tempdir().unwrap();
     let server = dev(folder.path());
     let url = format!("http://{}", server.address);
@@ -101,11 +101,11 @@ fn the_commands_that_the_doctor_prints_repair_what_it_has_found() {
         verb("stepwell schedule put nightly '0 3 * * *' tour --input '{\"visitor\": \"moon\"}'").0,
         Some(0)
     );
-    // The run that is a schedule is not a run that somebody may end.
+    // A schedule is a run of the engine, and users may not cancel it.
     let schedules = verb("stepwell run list --workflow stepwell.schedule -o id").1;
     let schedule = schedules.lines().next().unwrap();
     let (code, _, err) = verb(&format!("stepwell run cancel {schedule} --yes"));
-    assert!(code != Some(0) && err.contains("belongs to the engine"), "{code:?} {err}");
+    assert!(code != Some(0) && err.contains("reserved for the engine"), "{code:?} {err}");
 
     let (code, out, err) = verb("stepwell doctor --json");
     assert_eq!(code, Some(7), "{out} {err}");
@@ -113,9 +113,9 @@ fn the_commands_that_the_doctor_prints_repair_what_it_has_found() {
     let (_, told, _) = verb("stepwell doctor");
     let (code, one, _) = verb(&format!("stepwell doctor {failed}"));
     assert_eq!(code, Some(7), "{one}");
-    assert!(one.contains("Where it stands: it has failed") && one.contains("What can be done"), "{one}");
+    assert!(one.contains(": failed: ") && one.contains("Possible actions"), "{one}");
 
-    // What was wrong is repaired; the rest is what was printed.
+    // The cause is fixed here; the printed commands do the rest.
     assert_eq!(verb("stepwell kv set tour visitors 41").0, Some(0));
     for (kind, begins) in [("runsFailed", "stepwell run retry"), ("runsSuspended", "stepwell run resume")] {
         let all = commands(&found, kind);
@@ -131,7 +131,7 @@ fn the_commands_that_the_doctor_prints_repair_what_it_has_found() {
     assert_eq!(found["findings"], json!([]), "{found}");
     drop(server);
 
-    // The same on the store itself, and nobody works on it.
+    // The same directly on the store, where no process runs workflows (`maxRuns` is 0).
     let store = ["doctor", "--json", "--database-url", "sqlite:stepwell-data/stepwell.sqlite"];
     let (code, out, err) = said(&stepwell(folder.path()).args(store).output().unwrap());
     assert_eq!(code, Some(0), "{out} {err}");

@@ -1,10 +1,10 @@
-//! `stepwell workflow` on documents, as their authors use it.
+//! `stepwell workflow` and `stepwell schema`, as authors of workflow documents use them.
 
 use serde_json::{Value, json};
 
 use super::{run, said};
 
-/// Runs `stepwell` with a document on standard input: its exit code, and what it says.
+/// Runs `stepwell` with a document on standard input. Returns its exit code, standard output and standard error.
 fn stepwell(arguments: &[&str], document: &str) -> (Option<i32>, String, String) {
     said(&run(arguments, document))
 }
@@ -21,7 +21,7 @@ spec:
 ";
 
 #[test]
-fn a_sound_document_is_told_with_its_hash_and_the_actions_it_needs() {
+fn a_valid_document_is_reported_with_hash_and_own_actions() {
     let (code, out, err) = stepwell(&["workflow", "validate", "-"], SOUND);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.starts_with("greet: valid, hash ") && out.contains("`greetings.send`"), "{out}");
@@ -31,7 +31,7 @@ fn a_sound_document_is_told_with_its_hash_and_the_actions_it_needs() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_with_line_and_column() {
+fn all_problems_are_reported_with_line_and_column() {
     let broken = SOUND.replace("payload.who", "paylod.who").replace("id: own,", "id: own, retri: 3,");
     let (code, out, err) = stepwell(&["workflow", "validate", "-"], &broken);
     assert_eq!((code, out.as_str()), (Some(6), ""));
@@ -44,7 +44,7 @@ fn everything_that_is_wrong_is_told_with_line_and_column() {
 }
 
 #[test]
-fn a_call_that_the_action_does_not_take_is_told_where_it_stands() {
+fn an_invalid_call_is_reported_with_its_position() {
     let broken = SOUND.replace("namespace: greetings", "namespase: greetings, by: many");
     let (code, out, _) = stepwell(&["workflow", "validate", "-", "--json"], &broken);
     let told: Value = serde_json::from_str(&out).unwrap();
@@ -57,13 +57,28 @@ fn a_call_that_the_action_does_not_take_is_told_where_it_stands() {
 }
 
 #[test]
-fn a_document_of_places_is_a_document_too() {
+fn a_document_with_places_is_validated() {
     let text = "name: gate\nsignals: { GO: {} }\ninitial: shut\nplaces: { shut: { kind: wait, signal: GO }, open: { kind: end } }\ntransitions: [{ id: go, from: shut, to: open }]\n";
     let (code, out, err) = stepwell(&["workflow", "validate", "-"], text);
     assert!(code == Some(0) && out.starts_with("gate: valid"), "{out}{err}");
     let broken = text.replace("to: open", "to: opne");
     let (code, _, err) = stepwell(&["workflow", "validate", "-"], &broken);
     assert!(code == Some(6) && err.contains("line 5") && err.contains("did you mean `open`?"), "{err}");
+}
+
+#[test]
+fn a_wrong_field_of_a_graph_is_reported_with_its_line() {
+    let sound = "name: gate\nplaces: { shut: { kind: step }, open: { kind: end } }\ntransitions: [{ id: go, from: shut, to: open }]\n";
+    for (field, told) in [
+        ("initial: [shut]", "line 4, column 1: `initial`: invalid type"),
+        ("initial: shtu", "line 4, column 1: `initial`: the initial place `shtu` does not exist"),
+        ("initial: shut\nfiring: some", "line 5, column 1: `firing`: unknown variant `some`"),
+        ("initial: shut\nsignals: { GO: { payloda: {} } }", "signal `GO`: `payloda`: unknown field"),
+    ] {
+        let (code, out, err) = stepwell(&["workflow", "validate", "-"], &format!("{sound}{field}\n"));
+        assert_eq!((code, out.as_str()), (Some(6), ""), "{field}");
+        assert!(err.contains(told), "{told}\n{err}");
+    }
 }
 
 #[test]
@@ -83,7 +98,7 @@ fn a_document_is_the_same_in_yaml_and_json() {
 }
 
 #[test]
-fn an_editor_can_ask_what_is_in_scope() {
+fn the_names_in_scope_of_a_step_are_listed() {
     let (code, out, _) = stepwell(&["workflow", "scope", "-", "own", "--json"], SOUND);
     let told: Value = serde_json::from_str(&out).unwrap();
     let paths: Vec<_> =
@@ -118,7 +133,7 @@ fn actions_are_listed_for_a_designer() {
 }
 
 #[test]
-fn editors_get_a_schema_that_takes_what_is_sound() {
+fn the_editor_schema_accepts_valid_documents_only() {
     let (code, out, _) = stepwell(&["schema"], "");
     let schema: Value = serde_json::from_str(&out).unwrap();
     let value: Value =
@@ -130,7 +145,7 @@ fn editors_get_a_schema_that_takes_what_is_sound() {
     assert!(!validator.is_valid(&broken));
 }
 
-/// A file with this text, in a folder that is gone afterwards.
+/// Writes a file with this text into the temporary folder and returns its path.
 fn file(folder: &tempfile::TempDir, name: &str, text: &str) -> String {
     let path = folder.path().join(name);
     std::fs::write(&path, text).unwrap();
@@ -163,7 +178,7 @@ fn two_documents_are_compared_step_by_step() {
 }
 
 #[test]
-fn documents_are_put_together_in_a_bundle_and_checked_there() {
+fn documents_are_bundled_and_validated() {
     let folder = tempfile::tempdir().unwrap();
     let greet = file(&folder, "greet.yaml", SOUND);
     let other = file(&folder, "other.yaml", "steps: [{ id: say, type: control.return, value: 1 }]");
@@ -185,7 +200,7 @@ fn documents_are_put_together_in_a_bundle_and_checked_there() {
 }
 
 #[test]
-fn what_is_wrong_in_a_bundle_is_told_where_it_stands_and_none_is_made_of_it() {
+fn problems_in_a_bundle_are_reported_with_their_position() {
     let bundle = "kind: Bundle\nitems:\n  - { name: a, steps: [{ id: n, type: action.call, action: store.increment, input: {} }] }\n";
     let (code, _, err) = stepwell(&["workflow", "validate", "-"], bundle);
     assert!(code == Some(6) && err.contains("line 3, column ") && err.contains("`namespace`"), "{err}");
@@ -196,5 +211,5 @@ fn what_is_wrong_in_a_bundle_is_told_where_it_stands_and_none_is_made_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let one = file(&folder, "one.yaml", SOUND);
     let (code, _, err) = stepwell(&["workflow", "bundle", &one, &one], "");
-    assert!(code == Some(6) && err.contains("another item is called `greet`"), "{err}");
+    assert!(code == Some(6) && err.contains("another item has the name `greet`"), "{err}");
 }

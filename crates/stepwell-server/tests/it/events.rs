@@ -1,4 +1,4 @@
-//! Events over HTTP: CloudEvents in all their forms, and calls from outside with their signatures.
+//! Events over HTTP: CloudEvents in every format, and webhook calls with their signatures.
 
 use axum::Router;
 use base64::Engine as _;
@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use stepwell::core::{Document, RunId};
+use stepwell::core::{RunId, WorkflowSource};
 use stepwell::events::{Fired, TriggerLog};
 use stepwell::host::BoxFuture;
 use stepwell::store::TenantScope;
@@ -14,7 +14,7 @@ use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{EventType, Secrets};
 use stepwell_server::routes::{EventRoutes, event_routes};
 
-use crate::kit::{Ask, ask, post};
+use crate::kit::{TestRequest, ask, post};
 
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 const RECEIPT: &str = "
@@ -24,7 +24,7 @@ triggers:
   - { id: hub, type: webhook, path: hub, secret: HOOK, signature: github, filter: 'event.headers.`x-github-event` = \"push\"' }
   - { id: own, type: webhook, path: own, secret: HOOK, signature: { header: X-Sig, prefix: 'v=' }, input: { got: { $expr: event.body } } }
   - { id: open, type: webhook, path: open, input: { order: { $expr: event.query.order }, auth: { $expr: event.headers.authorization ?? 'hidden' } } }
-  - { id: lost, type: webhook, path: lost, secret: NOBODYS }
+  - { id: lost, type: webhook, path: lost, secret: MISSING }
 steps: [{ id: done, type: control.return, value: { $expr: payload } }]
 ";
 
@@ -38,21 +38,22 @@ impl Secrets for Hook {
 }
 
 async fn world() -> (TestEngine, Router) {
-    let document = Document::read(RECEIPT, Some("receipt")).unwrap_or_else(|problems| panic!("{problems}"));
+    let document =
+        WorkflowSource::read(RECEIPT, Some("receipt")).unwrap_or_else(|problems| panic!("{problems}"));
     let definition = document.definition().clone();
     let engine = TestEngine::start(|engine| engine.workflow(definition).secrets(Hook)).await.unwrap();
     let router = event_routes(engine.engine().clone(), EventRoutes::new().body_limit(4_096));
     (engine, router)
 }
 
-/// What the runs have given that were started by a trigger, newest first.
+/// Returns the results of the runs that a trigger started, newest first.
 async fn results(engine: &TestEngine, trigger: &str) -> Vec<Value> {
     engine.settle().await;
     let query = TriggerLog { limit: 100, ..TriggerLog::default() };
     let log = engine.trigger_log("receipt", trigger, query).await.unwrap();
     let mut given = Vec::new();
     for entry in log.items {
-        if let Fired::Started { run } = entry.came_to {
+        if let Fired::Started { run } = entry.result {
             given.push(engine.run(run).result().await.unwrap());
         }
     }
@@ -66,14 +67,14 @@ fn cloud(id: &str) -> Value {
     })
 }
 
-fn structured(body: &Value) -> Ask {
+fn structured(body: &Value) -> TestRequest {
     post("/v1/events")
         .header("content-type", "application/cloudevents+json; charset=utf-8")
         .body(body.to_string())
 }
 
 #[tokio::test]
-async fn cloud_events_are_accepted_structured_in_batches_and_binary_each_once() {
+async fn cloud_events_are_accepted_once_in_every_format() {
     let (engine, router) = world().await;
     let first = structured(&cloud("1")).to(&router).await;
     assert_eq!((first.status.as_u16(), first.json()["created"].clone()), (202, json!(true)), "{first:?}");
@@ -111,7 +112,7 @@ async fn cloud_events_are_accepted_structured_in_batches_and_binary_each_once() 
 }
 
 #[tokio::test]
-async fn what_is_no_cloud_event_is_refused_with_the_reason() {
+async fn an_invalid_cloud_event_is_refused_with_the_reason() {
     let (engine, router) = world().await;
     let without = |field: &str| {
         let mut event = cloud("1");
@@ -128,12 +129,12 @@ async fn what_is_no_cloud_event_is_refused_with_the_reason() {
         (without("source"), "`source` is missing"),
         (without("type"), "`type` is missing"),
         (without("specversion"), "`specversion` is missing"),
-        (with("specversion", json!("0.3")), "not `0.3`"),
-        (with("id", json!(7)), "`id` is a text"),
-        (with("time", json!("yesterday")), "`time` is an instant"),
-        (with("Bad-Name", json!("x")), "`Bad-Name` is no name"),
-        (with("data_base64", json!("eA==")), "not both"),
-        (json!([1]), "an object"),
+        (with("specversion", json!("0.3")), "(got `0.3`)"),
+        (with("id", json!(7)), "`id` must be a non-empty string"),
+        (with("time", json!("yesterday")), "`time` must be a timestamp"),
+        (with("Bad-Name", json!("x")), "`Bad-Name` is not a valid attribute name"),
+        (with("data_base64", json!("eA==")), "mutually exclusive"),
+        (json!([1]), "a JSON object"),
     ] {
         let problem = structured(&event).to(&router).await.is(400, "malformedEvent");
         assert!(problem["detail"].as_str().unwrap().contains(said), "{said}: {problem}");
@@ -170,13 +171,13 @@ fn path(path: &str) -> String {
     format!("/hooks/{}/{path}", TenantScope::single().tenant())
 }
 
-/// A call signed after the Standard Webhooks scheme, so many seconds late.
-fn standard(id: &str, late_s: i64, body: &str) -> Ask {
+/// A call signed with the Standard Webhooks scheme, with a timestamp `late_s` seconds in the past.
+fn standard(id: &str, late_s: i64, body: &str) -> TestRequest {
     signed_as(id, id, late_s, body)
 }
 
-/// The same under another id than the one it says.
-fn signed_as(signed: &str, id: &str, late_s: i64, body: &str) -> Ask {
+/// The same, but sent with `id` and signed for the id `signed`.
+fn signed_as(signed: &str, id: &str, late_s: i64, body: &str) -> TestRequest {
     let time = BEGINS.micros() / 1_000_000 - late_s;
     let key = STANDARD.decode(SECRET.strip_prefix("whsec_").unwrap()).unwrap();
     let signature = STANDARD.encode(sign(&key, &format!("{signed}.{time}.{body}")));
@@ -189,7 +190,7 @@ fn signed_as(signed: &str, id: &str, late_s: i64, body: &str) -> Ask {
 }
 
 #[tokio::test]
-async fn a_call_that_is_signed_starts_the_workflow_once_for_its_id() {
+async fn a_signed_call_starts_the_workflow_once_per_id() {
     let (engine, router) = world().await;
     for is_new in [true, false] {
         let answer = standard("m-1", 10, r#"{"order":"o-1"}"#).to(&router).await;
@@ -201,7 +202,7 @@ async fn a_call_that_is_signed_starts_the_workflow_once_for_its_id() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_not_signed_as_it_has_to_be_is_refused_and_starts_nothing() {
+async fn a_wrongly_signed_call_is_refused() {
     let (engine, router) = world().await;
     let body = r#"{"order":"o-1"}"#;
     standard("m-1", 301, body).to(&router).await.is(401, "unsigned");
@@ -224,7 +225,7 @@ async fn a_call_that_is_not_signed_as_it_has_to_be_is_refused_and_starts_nothing
 }
 
 #[tokio::test]
-async fn calls_may_be_signed_in_other_ways_and_are_filtered_like_events() {
+async fn webhooks_support_other_signatures_and_filters() {
     let (engine, router) = world().await;
     let body = r#"{"ref":"main"}"#;
     let signature = format!("sha256={}", hex(&sign(SECRET.as_bytes(), body)));

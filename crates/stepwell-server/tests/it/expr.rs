@@ -1,4 +1,4 @@
-//! `stepwell expr`: expressions tried out by people and by programs.
+//! `stepwell expr`: evaluates expressions for people and for programs.
 
 use std::process::Output;
 
@@ -20,7 +20,7 @@ fn an_expression_is_evaluated_on_json() {
     assert_eq!(eval(&["items[price > 99].price", "--input", "-", "--list"]).1, "[]");
     assert_eq!(eval(&["1 + 1", "--json"]).1, r#"{"result":2}"#);
     assert_eq!(eval(&["$now()", "--now", "2026-01-01T00:00:00Z"]).1, r#""2026-01-01T00:00:00.000Z""#);
-    // Without `--now` there is a clock too.
+    // Without `--now`, the clock of the system is used.
     assert_eq!(eval(&["$millis() > 1700000000000"]).1, "true");
 
     let folder = tempfile::tempdir().unwrap();
@@ -31,16 +31,16 @@ fn an_expression_is_evaluated_on_json() {
 }
 
 #[test]
-fn what_is_undefined_says_what_was_missing() {
+fn an_undefined_result_names_the_missing_field() {
     let (code, out, err) = said(&expr(&["eval", "itms.price", "--input", "-"], r#"{"items": []}"#));
     assert_eq!((code, out.as_str()), (Some(0), ""));
-    assert_eq!(err, "undefined: `itms` is not there; did you mean `items`?");
+    assert_eq!(err, "undefined: `itms` has no value; did you mean `items`?");
     let (_, out, _) = said(&expr(&["eval", "missing", "--json"], ""));
     assert_eq!(out, r#"{"undefined":true}"#);
 }
 
 #[test]
-fn a_wrong_expression_is_invalid_input_and_a_wrong_call_is_wrong_usage() {
+fn invalid_expressions_and_usage_have_their_exit_codes() {
     let (code, out, err) = said(&expr(&["eval", "1 +"], ""));
     assert_eq!((code, out.as_str()), (Some(6), ""));
     assert!(err.starts_with("stepwell: S0207: expected a value"), "{err}");

@@ -1,22 +1,22 @@
-//! Expressions over the API: what they come to, and where they are wrong.
+//! Expressions over the API: their values, and the positions of their errors.
 
 use serde_json::{Value, json};
 
-use crate::desk::Desk;
+use crate::test_server::TestServer;
 
 const EVALUATE: &str = "/v1/expressions/evaluate";
 
 #[tokio::test]
-async fn an_expression_comes_to_a_value_or_to_nothing() {
-    let desk = Desk::open().await;
-    let of = async |body: Value| desk.post(EVALUATE, &body).await.json();
+async fn an_expression_has_a_value_or_is_undefined() {
+    let server = TestServer::open().await;
+    let of = async |body: Value| server.post(EVALUATE, &body).await.json();
     let input = json!({"order": {"lines": [{"cents": 5}, {"cents": 7}]}});
     let sum = of(json!({"expression": "$sum(order.lines.cents)", "input": input})).await;
     assert_eq!(sum, json!({"result": 12, "undefined": false}));
     let missing = of(json!({"expression": "order.lnes.cents", "input": input})).await;
     assert_eq!((&missing["undefined"], missing.get("result")), (&json!(true), None));
     assert_eq!(
-        (&missing["missing"]["meant"], &missing["missing"]["start"]),
+        (&missing["missing"]["suggestion"], &missing["missing"]["start"]),
         (&json!("lines"), &json!(0)),
         "{missing}"
     );
@@ -33,22 +33,22 @@ async fn an_expression_comes_to_a_value_or_to_nothing() {
 }
 
 #[tokio::test]
-async fn an_expression_that_fails_says_where() {
-    let desk = Desk::open().await;
-    let wrong = desk.post(EVALUATE, &json!({"expression": "1 +\n  )"})).await.is(422, "badExpression");
+async fn a_failing_expression_is_reported_with_its_position() {
+    let server = TestServer::open().await;
+    let wrong = server.post(EVALUATE, &json!({"expression": "1 +\n  )"})).await.is(422, "badExpression");
     assert_eq!((&wrong["params"]["line"], &wrong["params"]["column"]), (&json!(2), &json!(3)), "{wrong}");
     assert_eq!(wrong["errors"][0]["pointer"], "/expression");
-    let kind = desk.post(EVALUATE, &json!({"expression": "1 + 'a'"})).await.is(422, "badExpression");
+    let kind = server.post(EVALUATE, &json!({"expression": "1 + 'a'"})).await.is(422, "badExpression");
     assert_eq!(
         (&kind["params"]["code"], &kind["params"]["refused"]),
         (&json!("T2002"), &json!(false)),
         "{kind}"
     );
-    let refused = desk.post(EVALUATE, &json!({"expression": "function($x){$x}(1)"})).await;
+    let refused = server.post(EVALUATE, &json!({"expression": "function($x){$x}(1)"})).await;
     assert_eq!(refused.is(422, "badExpression")["params"]["refused"], true);
-    let costly = desk.post(EVALUATE, &json!({"expression": "$sum([1..1000000])"})).await;
+    let costly = server.post(EVALUATE, &json!({"expression": "$sum([1..1000000])"})).await;
     assert_eq!(costly.is(422, "badExpression")["params"]["code"], "budget");
-    let long = desk.post(EVALUATE, &json!({"expression": "1 ".repeat(5_000)})).await;
+    let long = server.post(EVALUATE, &json!({"expression": "1 ".repeat(5_000)})).await;
     assert_eq!(long.is(422, "badExpression")["params"]["code"], "tooLong");
-    desk.post(EVALUATE, &json!({"expr": "1"})).await.is(400, "badBody");
+    server.post(EVALUATE, &json!({"expr": "1"})).await.is(400, "badBody");
 }

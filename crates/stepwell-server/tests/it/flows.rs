@@ -1,4 +1,4 @@
-//! The flows of the tests.
+//! The workflows of the flow tests, and an engine with routes to their flows.
 
 use std::time::Duration;
 
@@ -45,18 +45,18 @@ async fn check(cx: Cx) -> Result<(), ActionError> {
     let given = cx.snapshot().activations()[0].received.clone().unwrap_or_default();
     match given["password"].as_str() {
         Some("secret") => cx.update_state(|state: &mut Value| state["user"] = given["user"].clone()),
-        Some("locked") => Err(ActionError::new("accountLocked", "The account is locked.").finally()),
+        Some("locked") => Err(ActionError::new("accountLocked", "The account is locked.").non_retryable()),
         Some("broken") => Err(ActionError::new("error", "select * from accounts at /srv/app.rs:3")),
         Some("slow") => {
             // The test drops the request: this never ends by itself.
             std::future::pending::<()>().await;
             Ok(())
         }
-        _ => Err(ActionError::unfit().field("/password", "this is not the password")),
+        _ => Err(ActionError::validation().field("/password", "this is not the password")),
     }
 }
 
-/// An invitation that is sent to somebody, who says their name.
+/// An invitation: it is sent out if the input names an outlet, and the recipient fills in a form.
 fn invite() -> Definition {
     let form = json!({
         "type": "object", "title": "Join us", "required": ["name", "age"],
@@ -117,7 +117,7 @@ fn decision() -> Definition {
         .unwrap()
 }
 
-/// A world: an engine, flows on it, and routes to them.
+/// An engine, flows on it, and routes to them.
 pub(crate) struct World {
     pub(crate) engine: TestEngine,
     pub(crate) flows: Flows,
@@ -138,7 +138,7 @@ pub(crate) async fn world_with(
     World { engine, flows, router }
 }
 
-/// An engine, and flows on it.
+/// Starts an engine with the workflows, and flows on it.
 pub(crate) async fn flows_with(
     begin: &str,
     build: impl FnOnce(FlowsBuilder) -> FlowsBuilder,
@@ -148,13 +148,13 @@ pub(crate) async fn flows_with(
     (engine, flows)
 }
 
-/// The workflows of all flows.
+/// Registers the workflows of the flows and their actions.
 pub(crate) fn workflows(engine: Builder) -> Builder {
     let engine = engine.workflow(login()).workflow(invite()).workflow(decision());
     engine.action("check", check).action("send", send).action("join", join)
 }
 
-/// Flows on an engine that has the workflows.
+/// Builds flows with three strategies on an engine that has the workflows.
 pub(crate) fn flows_on(
     engine: &Engine,
     begin: &str,
@@ -164,7 +164,7 @@ pub(crate) fn flows_on(
         .strategy("sealed", Sealed::new())
         .strategy("handle", Handle::new().ttl(Duration::from_secs(3_600)))
         .strategy("durable", Durable::new())
-        .begin_with(begin);
+        .default_strategy(begin);
     build(flows).build().unwrap()
 }
 
@@ -177,17 +177,17 @@ impl World {
         reply
     }
 
-    /// Starts a flow and gives its token.
+    /// Starts a flow and returns its token.
     pub(crate) async fn token(&self, workflow: &str, input: Value) -> String {
         self.start(workflow, input).await.json()["token"].as_str().unwrap().to_owned()
     }
 
-    /// The rows of all handles.
+    /// Returns the rows of all handles.
     pub(crate) async fn handles(&self) -> Vec<HandleRow> {
         self.flows.handles(HandleQuery { limit: 100, ..HandleQuery::default() }).await.unwrap().items
     }
 
-    /// The audit trail.
+    /// Returns the first 100 rows of the audit trail.
     pub(crate) async fn audit(&self) -> Vec<AuditRow> {
         let query = RecordQuery::Audit { limit: 100, cursor: None };
         let page = self.engine.store().records(self.engine.scope(), query).await.unwrap();

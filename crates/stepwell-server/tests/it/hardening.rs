@@ -1,4 +1,4 @@
-//! What holds when somebody means harm, or the store is slow: requests under way, streams, paces and times.
+//! Protection against hostile clients and a slow store: requests in progress, streams, rate limits and timeouts.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use stepwell::testing::{BEGINS, TestEngine};
 use stepwell_server::api::{ApiOptions, IssuerOptions, Server, TenantOf};
 use stepwell_server::serve::Peer;
 
-use crate::issuer::{AUDIENCE, Issuer, Signs};
-use crate::kit::{Ask, Reply, delete, get, post, put, until};
+use crate::issuer::{AUDIENCE, Issuer, SigningKey};
+use crate::kit::{Reply, TestRequest, delete, get, post, put, until};
 use crate::site::Site;
 use crate::table::key_of;
 
@@ -30,7 +30,7 @@ async fn site_of(options: ApiOptions) -> Site {
     Site::of(engine, server).await
 }
 
-fn start(key: &str, wait: &str) -> Ask {
+fn start(key: &str, wait: &str) -> TestRequest {
     post(&format!("/v1/runs{wait}")).header("idempotency-key", key).json(&json!({"workflow": "waits"}))
 }
 
@@ -38,21 +38,21 @@ async fn runs(site: &Site) -> Vec<Value> {
     site.get("/v1/runs").await.json()["items"].as_array().unwrap().clone()
 }
 
-/// Asks in the background.
-fn asking(site: &Site, ask: Ask) -> tokio::task::JoinHandle<Reply> {
+/// Sends a request of our tenant in a background task.
+fn asking(site: &Site, ask: TestRequest) -> tokio::task::JoinHandle<Reply> {
     let (router, key) = (site.router.clone(), site.ours.clone());
     tokio::spawn(async move { ask.by(&key).to(&router).await })
 }
 
 async fn one_run(site: &Site) -> String {
-    until("the first has begun", async || {
+    until("the first request has started its run", async || {
         runs(site).await.first().map(|run| run["id"].as_str().unwrap().to_owned())
     })
     .await
 }
 
 #[tokio::test]
-async fn the_same_key_is_busy_while_the_first_is_under_way_and_replayed_after_it() {
+async fn same_key_is_busy_during_the_first_request_then_replayed() {
     let site = site_of(ApiOptions::default()).await;
     let first = asking(&site, start("k", "?wait=20s"));
     let run = one_run(&site).await;
@@ -60,7 +60,7 @@ async fn the_same_key_is_busy_while_the_first_is_under_way_and_replayed_after_it
     assert_eq!(second.is(409, "busy")["retryable"], true);
     assert_eq!(second.header("retry-after"), "1");
     assert_eq!(site.ask(start("other", "")).await.status, 201, "another key is another request");
-    assert_eq!(site.elsewhere(start("k", "")).await.status, 201, "and so is another tenant's");
+    assert_eq!(site.as_other_tenant(start("k", "")).await.status, 201, "and so is another tenant's");
     let signal =
         post(&format!("/v1/runs/{run}/signals/GO")).header("idempotency-key", "k").json(&json!(null));
     assert_eq!(site.ask(signal).await.status, 200, "and another operation");
@@ -72,7 +72,7 @@ async fn the_same_key_is_busy_while_the_first_is_under_way_and_replayed_after_it
 }
 
 #[tokio::test]
-async fn a_key_is_free_again_when_whoever_asked_went_away_or_was_refused() {
+async fn idempotency_key_is_freed_on_disconnect_or_refusal() {
     let site = site_of(ApiOptions::default()).await;
     let first = asking(&site, start("k", "?wait=20s"));
     let run = one_run(&site).await;
@@ -87,7 +87,7 @@ async fn a_key_is_free_again_when_whoever_asked_went_away_or_was_refused() {
     }
 }
 
-/// A key of our tenant, and its path.
+/// Creates an API key of our tenant. Returns the credential and the path of the key.
 async fn key(site: &Site) -> (String, String) {
     let asked = json!({"name": "k", "permissions": ["workflow:view", "workflow:read", "workflow:manage"]});
     let made = site.post("/v1/apikeys", &asked).await;
@@ -106,11 +106,11 @@ async fn a_stream_ends_when_its_key_is_revoked() {
     assert_eq!(site.delete(&path).await.status, 204);
     assert_eq!(events.next().await, None);
     site.put("/v1/kv/n/k", &json!({"value": 2})).await;
-    assert_eq!(others.next().await.unwrap().2["value"], 2, "others go on");
+    assert_eq!(others.next().await.unwrap().2["value"], 2, "other streams continue");
 }
 
 #[tokio::test]
-async fn whoever_waits_is_sent_away_when_their_tenant_is_suspended() {
+async fn suspending_a_tenant_ends_its_waits_and_streams() {
     let site = site_of(ApiOptions::default()).await;
     let id = "00000000-0000-0000-0000-000000000002";
     let made = post("/v1/tenants").json(&json!({"name": "a", "id": id})).by(&site.host);
@@ -128,7 +128,7 @@ async fn whoever_waits_is_sent_away_when_their_tenant_is_suspended() {
 
 #[tokio::test]
 async fn a_stream_ends_when_its_token_expires() {
-    let signs = Signs::p256("e");
+    let signs = SigningKey::p256("e");
     let issuer = Issuer::start(&[&signs]).await;
     let engine = TestEngine::start(|builder| builder).await.unwrap();
     let tenant = TenantOf::Fixed(stepwell::store::TenantScope::SINGLE);
@@ -144,8 +144,8 @@ async fn a_stream_ends_when_its_token_expires() {
 }
 
 #[tokio::test]
-async fn calls_from_outside_are_held_to_a_pace_and_others_are_not_held_up() {
-    let site = site_of(ApiOptions { open_per_second: 1, ..ApiOptions::default() }).await;
+async fn unauthenticated_calls_are_rate_limited_separately() {
+    let site = site_of(ApiOptions { anonymous_requests_per_second: 1, ..ApiOptions::default() }).await;
     let hook = async |tenant: u128| {
         let tenant = uuid::Uuid::from_u128(tenant);
         post(&format!("/hooks/{tenant}/x")).json(&json!({})).to(&site.router).await
@@ -158,29 +158,29 @@ async fn calls_from_outside_are_held_to_a_pace_and_others_are_not_held_up() {
     last.is(429, "tooManyRequests");
     assert!(last.header("retry-after").parse::<u64>().unwrap() >= 1);
     hook(3).await.is(404, "notFound");
-    assert_eq!(site.get("/v1/kv").await.status, 200, "those who are known have their own pace");
+    assert_eq!(site.get("/v1/kv").await.status, 200, "requests with a credential have another limit");
     let mut refused = 0;
     for n in 0..100 {
         refused += u32::from(hook(100 + n).await.status == 429);
         assert_eq!(get("/livez").to(&site.router).await.status, 200);
     }
-    assert!(refused > 30, "all together have one too: {refused}");
+    assert!(refused > 30, "all tenants together have a limit too: {refused}");
 }
 
-/// The router as somebody at an address sees it.
+/// The router for a client at the address 192.0.2.`last`.
 fn from(site: &Site, last: u8) -> Router {
     site.router.clone().layer(Extension(Peer(IpAddr::from(Ipv4Addr::new(192, 0, 2, last)))))
 }
 
 #[tokio::test]
-async fn credentials_cannot_be_guessed_quickly_and_nobody_is_locked_out() {
-    let (store, site) = faulty(ApiOptions { guesses_per_minute: 5, ..ApiOptions::default() }).await;
+async fn failed_credentials_are_throttled_without_lockout() {
+    let (store, site) = faulty(ApiOptions { auth_failures_per_minute: 5, ..ApiOptions::default() }).await;
     let (here, there) = (from(&site, 1), from(&site, 2));
     let who = async |router: &Router, key: &str| get("/v1/whoami").by(key).to(router).await;
     assert_eq!(who(&here, &site.ours).await.status, 200);
     let guess = |n: usize| format!("Bearer swk_{}_{n:016x}_{}", "0".repeat(32), "x".repeat(43));
     for n in 0..5 {
-        assert_eq!(get("/v1/whoami").to(&here).await.status, 401, "without a credential nothing is guessed");
+        assert_eq!(get("/v1/whoami").to(&here).await.status, 401, "no credential, no guess");
         who(&here, &guess(n)).await.is(401, "unauthorized");
     }
     for n in 5..50 {
@@ -189,16 +189,16 @@ async fn credentials_cannot_be_guessed_quickly_and_nobody_is_locked_out() {
         assert!((1..=61).contains(&refused.header("retry-after").parse::<u64>().unwrap()));
     }
     who(&here, &site.theirs).await.is(429, "tooManyRequests");
-    assert_eq!(who(&here, &site.ours).await.status, 200, "who was let in before is let in");
-    assert_eq!(who(&there, &site.theirs).await.status, 200, "and so are others elsewhere");
+    assert_eq!(who(&here, &site.ours).await.status, 200, "a known credential still works");
+    assert_eq!(who(&there, &site.theirs).await.status, 200, "other addresses are not throttled");
     store.then(Fault::Before);
     who(&here, &guess(50)).await.is(429, "tooManyRequests");
     let asked = who(&there, &guess(51)).await;
     asked.is(503, "unavailable");
-    assert!(!asked.header("retry-after").is_empty(), "only now the store was asked");
+    assert!(!asked.header("retry-after").is_empty(), "throttled requests do not reach the store");
 }
 
-/// A site whose store is slow or away when it is told to be.
+/// A site whose store is slow or fails when the test injects a fault.
 async fn faulty(options: ApiOptions) -> (Arc<Faulty<MemoryStore>>, Site) {
     let store = Arc::new(Faulty::new(MemoryStore::new(), []));
     let clock = ManualClock::new(BEGINS);
@@ -208,38 +208,38 @@ async fn faulty(options: ApiOptions) -> (Arc<Faulty<MemoryStore>>, Site) {
 }
 
 #[tokio::test]
-async fn an_answer_that_takes_too_long_is_given_up_and_the_work_is_done() {
-    let options = ApiOptions { answer_timeout: Duration::from_millis(100), ..ApiOptions::default() };
+async fn slow_request_times_out_and_its_work_completes() {
+    let options = ApiOptions { answer_timeout: Duration::from_secs(2), ..ApiOptions::default() };
     let (store, site) = faulty(options).await;
     let write = || put("/v1/kv/n/k").header("idempotency-key", "k").json(&json!({"value": 7}));
-    assert_eq!(site.get("/v1/whoami").await.status, 200, "who asks is known then");
-    store.then(Fault::Delay(Duration::from_secs(1)));
+    assert_eq!(site.get("/v1/whoami").await.status, 200, "the API key is cached now");
+    store.then(Fault::Delay(Duration::from_secs(5)));
     let late = site.ask(write()).await;
     let problem = late.is(503, "answerTimeout");
     assert!(problem["detail"].as_str().unwrap().contains("same idempotency key"), "{problem}");
     assert_eq!((&problem["retryable"], late.header("retry-after")), (&json!(true), "5"));
     site.ask(write()).await.is(409, "busy");
     let again =
-        until("it is done", async || Some(site.ask(write()).await).filter(|reply| reply.status != 409)).await;
+        until("it is written", async || Some(site.ask(write()).await).filter(|reply| reply.status != 409))
+            .await;
     assert_eq!(again.header("idempotency-replayed"), "true", "{again:?}");
     assert_eq!(site.get("/v1/kv/n/k").await.json()["value"], 7);
-    store.then(Fault::Delay(Duration::from_secs(1)));
+    store.then(Fault::Delay(Duration::from_secs(5)));
     let late = site.get("/v1/kv/n/other").await;
     late.is(503, "answerTimeout");
 }
 
 #[tokio::test]
-async fn waiting_that_was_asked_for_is_not_counted() {
-    let site =
-        site_of(ApiOptions { answer_timeout: Duration::from_millis(200), ..ApiOptions::default() }).await;
-    let waited = site.ask(start("k", "?wait=600ms")).await;
+async fn requested_wait_does_not_count_toward_the_timeout() {
+    let site = site_of(ApiOptions { answer_timeout: Duration::from_secs(1), ..ApiOptions::default() }).await;
+    let waited = site.ask(start("k", "?wait=3s")).await;
     assert_eq!((waited.status.as_u16(), &waited.json()["run"]["status"]), (201, &json!("waiting")));
-    let preferred = start("l", "").header("prefer", "wait=1");
+    let preferred = start("l", "").header("prefer", "wait=3");
     assert_eq!(site.ask(preferred).await.status, 201);
 }
 
 #[tokio::test]
-async fn whoever_may_look_only_is_told_what_is_lacking_and_who_brings_two_credentials_is_nobody() {
+async fn challenge_header_matches_the_auth_failure() {
     let site = site_of(ApiOptions::default()).await;
     let view = key_of(&site.server, 2, &[Permission::View]).await;
     let two = get("/v1/whoami").by(&view).by(&site.ours).to(&site.router).await;

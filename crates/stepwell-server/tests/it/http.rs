@@ -1,4 +1,4 @@
-//! `http.request`, as workflows use it: what is sent, what is given back, and what is refused.
+//! The `http.request` action in workflows: requests that are sent, their results, and inputs that are refused.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stepwell::core::retry::{Backoff, Retry};
 use stepwell::core::spec::Transition;
-use stepwell::core::{Definition, Document, Failure, Spec};
+use stepwell::core::{Definition, Failure, Spec, WorkflowSource};
 use stepwell::host::BoxFuture;
 use stepwell::store::{HistoryQuery, Status, TenantScope};
 use stepwell::testing::TestEngine;
@@ -16,7 +16,7 @@ use stepwell_server::actions::{self, HttpOptions};
 use crate::kit::until;
 use crate::web::{Asked, Says, Web, says};
 
-/// A workflow of one request, whose input is what it is started with.
+/// A workflow with one `http.request`, whose input is the `input` of the run.
 fn once() -> Definition {
     Spec::new("once")
         .step("begin")
@@ -45,18 +45,18 @@ async fn asking(options: HttpOptions) -> TestEngine {
     engine(options, |engine| engine.workflow(once())).await
 }
 
-/// What a request comes to; it has to be within seconds.
+/// Runs one request and returns its result. Panics after 60 seconds.
 async fn ask(engine: &TestEngine, input: Value) -> Result<Value, Failure> {
     let run = engine.start(Start::new("once").input(&json!({"input": input}))).await.unwrap();
     let result = tokio::time::timeout(Duration::from_secs(60), run.result()).await;
-    match result.unwrap_or_else(|_| panic!("it takes too long: {input}")) {
+    match result.unwrap_or_else(|_| panic!("no result within 60 seconds: {input}")) {
         Ok(output) => Ok(output),
         Err(RunError::Failed { error, .. }) => Err(error),
         Err(other) => panic!("{other}"),
     }
 }
 
-/// It fails with this code, for good or not.
+/// Asserts the code of a failure and whether it is final. Returns its message.
 #[track_caller]
 fn is(result: Result<Value, Failure>, code: &str, is_final: bool) -> String {
     let error = result.expect_err(code);
@@ -67,7 +67,7 @@ fn is(result: Result<Value, Failure>, code: &str, is_final: bool) -> String {
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[tokio::test]
-async fn an_answer_is_json_text_or_bytes() {
+async fn response_body_is_json_text_or_bytes() {
     let web = Web::start(|asked| match asked.path.as_str() {
         "/json" => says(200, &[("Content-Type", "Application/JSON; charset=utf-8")], r#"{"a": [1, null]}"#),
         "/problem" => says(200, &[("content-type", "application/vnd.api+json")], "\u{feff}[1.50]"),
@@ -144,9 +144,9 @@ async fn a_request_is_sent_as_it_was_written() {
     }
 }
 
-/// What changes something is told apart by a key; what does not needs none.
+/// Requests that may change something carry an idempotency key. `GET`, `HEAD` and `OPTIONS` need none.
 #[tokio::test]
-async fn a_key_goes_with_methods_that_change_something() {
+async fn idempotency_key_is_sent_with_unsafe_methods() {
     let web = Web::start(|_| says(200, &[], "")).await;
     let engine = asking(here()).await;
     for (method, has_key) in [
@@ -176,13 +176,13 @@ async fn a_key_goes_with_methods_that_change_something() {
 }
 
 #[tokio::test]
-async fn an_answer_is_not_read_beyond_its_limit() {
+async fn response_is_not_read_beyond_its_limit() {
     let web = Web::start(|asked| match asked.path.as_str() {
         "/endless" => Says::Endless(
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec(),
             [b"400\r\n".as_slice(), &[b'a'; 1024], b"\r\n"].concat(),
         ),
-        // It says how long it is, and never comes.
+        // Announces a length and never sends the body.
         "/long" => Says::Begins(b"HTTP/1.1 200 OK\r\ncontent-length: 1048577\r\n\r\n".to_vec()),
         "/until-closed" => Says::All([b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &[b'a'; 2000]].concat()),
         "/head" => Says::All(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n".to_vec()),
@@ -196,7 +196,7 @@ async fn an_answer_is_not_read_beyond_its_limit() {
     };
     let message = is(get("/endless", 100_000).await, "tooLarge", true);
     assert!(message.contains("100000"), "{message}");
-    until("the server is hung up on", async || web.was_hung_up().then_some(())).await;
+    until("the client has disconnected", async || web.was_hung_up().then_some(())).await;
     is(ask(&engine, json!({"url": web.url("/long")})).await, "tooLarge", true);
     is(get("/until-closed", 1_999).await, "tooLarge", true);
     is(get("/1001", 1_000).await, "tooLarge", true);
@@ -206,13 +206,13 @@ async fn an_answer_is_not_read_beyond_its_limit() {
     assert_eq!(get("/0", 0).await.unwrap()["body"], "");
     let head = json!({"method": "HEAD", "url": web.url("/head"), "max_response_bytes": 0});
     assert_eq!(ask(&engine, head).await.unwrap()["headers"]["content-length"], "999999999999");
-    // A refusal has no limit but is not read to its end.
+    // The limit does not apply to the body of an error status, which is cut for the message.
     let message = is(get("/refused", 0).await, "httpStatus", false);
     assert!(message.len() < 700, "{message}");
 }
 
 #[tokio::test]
-async fn who_is_slow_not_there_or_makes_no_sense_may_be_asked_again() {
+async fn timeouts_and_broken_responses_are_retryable() {
     let web = Web::start(|asked| match asked.path.as_str() {
         "/silent" => Says::Begins(Vec::new()),
         "/drips" => Says::Begins(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc".to_vec()),
@@ -235,16 +235,16 @@ async fn who_is_slow_not_there_or_makes_no_sense_may_be_asked_again() {
         assert!(message.contains("1 seconds") && began.elapsed() < Duration::from_secs(60), "{message}");
     }
     let message = is(get("/refuses").await, "httpStatus", true);
-    assert!(message.contains("404: abc"), "what has come of it is told: {message}");
+    assert!(message.contains("404: abc"), "the received part is shown: {message}");
     for path in ["/breaks", "/chunks", "/both", "/head", "/other"] {
         is(get(path).await, "connect", false);
     }
     let nobody = ask(&engine, json!({"url": "http://127.0.0.1:1/"})).await;
-    assert!(is(nobody, "connect", false).contains("`127.0.0.1` could not be reached"));
+    assert!(is(nobody, "connect", false).contains("cannot reach `127.0.0.1`"));
 }
 
 #[tokio::test]
-async fn a_status_is_a_success_if_it_is_expected_and_final_if_the_request_is_wrong() {
+async fn expected_status_succeeds_and_client_errors_are_final() {
     let web = Web::start(|asked| match &asked.path[1..] {
         "later" => says(429, &[("retry-after", "30")], "slow down"),
         "date" => says(503, &[("retry-after", "Fri, 31 Dec 2027 23:59:59 GMT")], ""),
@@ -269,7 +269,7 @@ async fn a_status_is_a_success_if_it_is_expected_and_final_if_the_request_is_wro
     assert!(message.contains("after 30 seconds (Retry-After): slow down"), "{message}");
     let message = is(get("/date").await, "httpStatus", false);
     assert!(message.ends_with("after Fri, 31 Dec 2027 23:59:59 GMT (Retry-After)"), "{message}");
-    assert!(is(get("/bytes").await, "httpStatus", false).ends_with("(3 bytes that are no text)"));
+    assert!(is(get("/bytes").await, "httpStatus", false).ends_with("(3 bytes of binary data)"));
     let message = is(get("/long").await, "httpStatus", false);
     assert_eq!(message.matches('ä').count(), 500, "{message}");
 
@@ -301,7 +301,7 @@ async fn a_status_is_a_success_if_it_is_expected_and_final_if_the_request_is_wro
 }
 
 #[tokio::test]
-async fn a_request_is_sent_on_only_by_the_host_to_itself() {
+async fn redirects_are_followed_only_within_the_same_origin() {
     let other = Web::start(|_| says(200, &[], "secret")).await;
     let elsewhere = other.port;
     let web = Web::start(move |asked| {
@@ -343,7 +343,7 @@ async fn a_request_is_sent_on_only_by_the_host_to_itself() {
         assert_eq!(get(path).await.unwrap()["body"], "end", "{path}");
     }
     let output = get("/a/relative").await.unwrap();
-    assert_eq!(output["url"], web.url("/a/end"), "the query may hold what is not to be kept");
+    assert_eq!(output["url"], web.url("/a/end"), "the query may contain secrets");
     assert_eq!(web.asked().last().unwrap().path, "/a/end?x=1");
     for path in [
         "/port", "/host", "/private", "/scheme", "/file", "/script", "/user", "/trick", "/slashes", "/bad",
@@ -357,7 +357,8 @@ async fn a_request_is_sent_on_only_by_the_host_to_itself() {
     let stays = json!({"url": web.url("/path"), "follow_redirects": false, "expect_status": ["3xx"]});
     assert_eq!(ask(&engine, stays).await.unwrap()["headers"]["location"], "/a/end");
 
-    // What was changed is looked at, unless the server wants it sent again.
+    // A 303 turns every method but `HEAD` into `GET`, and 301 and 302 turn `POST` into `GET`. Otherwise the method and
+    // the body are sent again.
     for (method, path, then, body) in [
         ("POST", "/see", "GET", ""),
         ("POST", "/path", "GET", ""),
@@ -376,9 +377,9 @@ async fn a_request_is_sent_on_only_by_the_host_to_itself() {
     }
 }
 
-/// However it is spelled, nobody gets into a network that is not everybody's.
+/// Requests cannot reach a private network, however the address is spelled.
 #[tokio::test]
-async fn addresses_that_are_not_everybodys_are_refused_however_they_are_spelled() {
+async fn private_addresses_are_refused_in_every_spelling() {
     let web = Web::start(|_| says(200, &[], "secret")).await;
     let engine = asking(HttpOptions::default()).await;
     for host in [
@@ -429,10 +430,10 @@ async fn addresses_that_are_not_everybodys_are_refused_however_they_are_spelled(
             assert!(message.contains("private network"), "{url}: {message}");
         }
     }
-    // Who this is depends on the resolver; it is nobody that is asked.
+    // The error depends on the resolver; in any case no request is sent.
     let url = format!("http://localhost.:{}/", web.port);
     assert!(ask(&engine, json!({"url": url, "timeout_seconds": 1})).await.is_err());
-    // Not even an address: nothing is asked.
+    // These are not valid addresses, so no request is sent.
     for host in ["[fe80::1%25eth0]", "[::1", "256.0.0.1", "127.0.0.1.1.1", "1.2.3.4.5", "0x100000000"] {
         is(ask(&engine, json!({"url": format!("http://{host}/")})).await, "invalidInput", true);
     }
@@ -440,7 +441,7 @@ async fn addresses_that_are_not_everybodys_are_refused_however_they_are_spelled(
 }
 
 #[tokio::test]
-async fn what_may_be_asked_is_what_the_options_say() {
+async fn allowed_hosts_follow_the_options() {
     let web = Web::start(|_| says(200, &[], "ok")).await;
     let asks = async |options: HttpOptions, host: &str| {
         let url = format!("http://{host}:{}/", web.port);
@@ -454,7 +455,7 @@ async fn what_may_be_asked_is_what_the_options_say() {
         ("127.0.0.2", "127.0.0.1", false),
         ("10.0.0.0/8", "127.0.0.1", false),
         ("localhost", "127.0.0.1", false),
-        // A name that leads to an allowed address is as good as the address; a mapped one is another address.
+        // An allowed address also allows names that resolve to it, but not its IPv4-mapped IPv6 form.
         ("127.0.0.1", "[::ffff:127.0.0.1]", false),
         ("::/0", "127.0.0.1", false),
     ] {
@@ -470,7 +471,7 @@ async fn what_may_be_asked_is_what_the_options_say() {
     let public = HttpOptions { only: vec!["[2606:4700:0::1111]".to_owned()], ..HttpOptions::default() };
     is(asks(public, "[2606:4700::1112]").await, "refusedAddress", true);
     let other = ask(&asking(only).await, json!({"url": "https://example.com/"})).await;
-    assert!(is(other, "refusedAddress", true).contains("not one of the hosts"));
+    assert!(is(other, "refusedAddress", true).contains("not one of the allowed hosts"));
     let https = HttpOptions { https_only: true, ..HttpOptions::default() };
     let plain = ask(&asking(https).await, json!({"url": "http://example.com/"})).await;
     assert!(is(plain, "refusedAddress", true).contains("https"));
@@ -482,7 +483,7 @@ async fn what_may_be_asked_is_what_the_options_say() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_is_refused_before_anybody_is_asked() {
+async fn invalid_requests_are_refused_before_sending() {
     let web = Web::start(|_| says(200, &[], "")).await;
     let engine = asking(here()).await;
     let url = web.url("/");
@@ -571,7 +572,7 @@ fn keys(asked: &[Asked]) -> Vec<(String, String)> {
     asked.iter().map(|asked| (asked.body.clone(), asked.header("idempotency-key").to_owned())).collect()
 }
 
-/// Every second request is turned away.
+/// Starts a web server that answers every second request with 503, the first one included.
 async fn moody() -> Web {
     let seen: Arc<Mutex<u32>> = Arc::default();
     Web::start(move |_| {
@@ -583,7 +584,7 @@ async fn moody() -> Web {
 }
 
 #[tokio::test]
-async fn every_try_of_a_step_has_one_key_and_the_next_pass_another() {
+async fn retries_share_one_key_and_each_firing_gets_a_new_one() {
     let web = moody().await;
     let request = Transition::new("post", "begin", "begin")
         .on_signal("GO")
@@ -604,13 +605,13 @@ async fn every_try_of_a_step_has_one_key_and_the_next_pass_another() {
     let run = engine.start(Start::new("again")).await.unwrap();
     for pass in 0..2 {
         run.signal(Signal::new("GO").with(&json!({"n": pass}))).await.unwrap();
-        until("the first try is over", async || {
+        until("the first attempt has failed", async || {
             let tried = run.view().await.unwrap().ledger.failures.len();
             (web.asked().len() == 2 * pass + 1 && tried > pass).then_some(())
         })
         .await;
         engine.advance(Duration::from_secs(2)).await;
-        until("it is tried again", async || (web.asked().len() == 2 * pass + 2).then_some(())).await;
+        until("the request is retried", async || (web.asked().len() == 2 * pass + 2).then_some(())).await;
         engine.settle().await;
     }
     let keys = keys(&web.asked());
@@ -620,9 +621,9 @@ async fn every_try_of_a_step_has_one_key_and_the_next_pass_another() {
     assert_eq!(keys, expected.map(|(body, key)| (body.to_owned(), key.clone())));
 }
 
-/// The same for a document, whose steps may be retried and whose loops have passes.
+/// The same for a workflow document: retries of a step share one key, and each iteration of a loop has its own.
 #[tokio::test]
-async fn a_written_step_keeps_its_key_over_its_retries() {
+async fn document_step_keeps_its_key_across_retries() {
     let web = moody().await;
     let text = "
 steps:
@@ -637,7 +638,8 @@ steps:
         retry: { attempts: 3, delay: 0s }
         input: { method: POST, url: { $expr: payload.url }, body: { $expr: n } }
 ";
-    let document = Document::read(text, Some("written")).unwrap_or_else(|problems| panic!("{problems}"));
+    let document =
+        WorkflowSource::read(text, Some("written")).unwrap_or_else(|problems| panic!("{problems}"));
     let engine = engine(here(), |engine| engine.workflow(document.definition().clone())).await;
     let run = engine.start(Start::new("written").input(&json!({"url": web.url("/")}))).await.unwrap();
     until("all is sent", async || (run.view().await.unwrap().status == Status::Completed).then_some(()))
@@ -648,12 +650,12 @@ steps:
     assert!(keys[0].1 == keys[1].1 && keys[2].1 == keys[3].1 && keys[1].1 != keys[2].1, "{keys:?}");
 }
 
-/// Secrets of a test.
+/// Provides the secrets of these tests.
 struct Known;
 
 const TOKEN: &str = "Bearer hunter2/+hunter2==";
 
-/// A key as long as keys are, with a secret in it that is one itself.
+/// A secret of more than 5,000 characters, which contains another secret.
 fn long() -> String {
     format!("Hunter2 {TOKEN} {}", "hunter2 ".repeat(700))
 }
@@ -672,11 +674,11 @@ impl Secrets for Known {
 }
 
 #[tokio::test]
-async fn a_secret_reaches_the_server_and_is_in_nothing_that_is_kept() {
+async fn secret_reaches_the_server_and_is_not_stored() {
     let web = Web::start(|asked| {
         let echo = format!("{} {}", asked.header("authorization"), asked.body);
         match asked.path.split('?').next().unwrap() {
-            // Secrets lie across the end of what is shown, one of them longer than anything.
+            // Both answers are cut inside a secret. The second secret is longer than the part that is shown.
             "/cut" => says(500, &[], format!("{}{TOKEN}{}", "a".repeat(490), "b".repeat(500))),
             "/long" => says(500, &[], format!("{}{}", "a".repeat(490), long())),
             "/no" => says(403, &[], format!("not with {echo}")),
@@ -702,7 +704,7 @@ async fn a_secret_reaches_the_server_and_is_in_nothing_that_is_kept() {
         request("whole", json!({"$secret": format!("URL_{}", web.port)}), "GET"),
     ]});
     let document =
-        Document::read(&steps.to_string(), Some("secret")).unwrap_or_else(|wrong| panic!("{wrong}"));
+        WorkflowSource::read(&steps.to_string(), Some("secret")).unwrap_or_else(|wrong| panic!("{wrong}"));
     let engine = engine(here(), |engine| engine.workflow(document.definition().clone()).secrets(Known)).await;
     let run = engine.start(Start::new("secret")).await.unwrap();
     until("all is sent", async || (run.view().await.unwrap().status == Status::Completed).then_some(()))
@@ -728,7 +730,7 @@ async fn a_secret_reaches_the_server_and_is_in_nothing_that_is_kept() {
 }
 
 #[tokio::test]
-async fn editors_are_told_what_a_request_is() {
+async fn http_action_is_described_for_editors() {
     let engine = asking(here()).await;
     let info = engine.actions().into_iter().find(|info| info.name.as_str() == "http.request").unwrap();
     assert_eq!((info.group.as_str(), info.icon.as_str(), info.version), ("http", "globe", 1));

@@ -1,4 +1,4 @@
-//! An issuer of the test's own: it makes keys, publishes them over HTTP, and signs whatever it is told to.
+//! An OpenID Connect issuer for tests: it generates keys, publishes them over HTTP and signs any claims.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,9 +16,9 @@ use stepwell::testing::BEGINS;
 
 use crate::web::{Web, says};
 
-/// For whom the tokens are.
+/// Audience (`aud`) of the tokens.
 pub(crate) const AUDIENCE: &str = "stepwell";
-/// A key of RSA that is for nothing else; there is nobody here who makes others.
+/// An RSA key for these tests only. It is stored in a file because `ring` cannot generate RSA keys.
 const RSA: &str = include_str!("issuer.key");
 
 pub(crate) fn base64(bytes: impl AsRef<[u8]>) -> String {
@@ -30,19 +30,19 @@ enum Private {
     Rsa(RsaKeyPair, &'static dyn RsaEncoding),
     Elliptic(EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
-    /// What whoever checks knows too.
+    /// A secret that the verifier knows too.
     Shared(hmac::Key),
 }
 
-/// A key with which tokens are signed.
-pub(crate) struct Signs {
+/// A key that signs tokens.
+pub(crate) struct SigningKey {
     pub(crate) algorithm: &'static str,
     private: Private,
-    /// The public half, as it is published.
+    /// The public half as a JSON Web Key.
     pub(crate) jwk: Value,
 }
 
-impl Signs {
+impl SigningKey {
     pub(crate) fn rsa(kid: &str, algorithm: &'static str) -> Self {
         let how: &'static dyn RsaEncoding = match algorithm {
             "RS256" => &RSA_PKCS1_SHA256,
@@ -51,14 +51,14 @@ impl Signs {
             "PS256" => &RSA_PSS_SHA256,
             "PS384" => &RSA_PSS_SHA384,
             "PS512" => &RSA_PSS_SHA512,
-            other => panic!("{other} is none of RSA's"),
+            other => panic!("{other} is not an RSA algorithm"),
         };
         let text: String = RSA.split_whitespace().collect();
         let pair = RsaKeyPair::from_pkcs8(&STANDARD.decode(text).unwrap()).unwrap();
         let RsaPublicKeyComponents { n, e } = RsaPublicKeyComponents::<Vec<u8>>::from(pair.public());
         let (n, e) = (base64(n), base64(e));
         let jwk = json!({"kty": "RSA", "kid": kid, "n": n, "e": e, "use": "sig"});
-        Signs { algorithm, private: Private::Rsa(pair, how), jwk }
+        SigningKey { algorithm, private: Private::Rsa(pair, how), jwk }
     }
 
     pub(crate) fn p256(kid: &str) -> Self {
@@ -81,28 +81,28 @@ impl Signs {
         let point = pair.public_key().as_ref()[1..].to_vec();
         let (x, y) = point.split_at(point.len() / 2);
         let jwk = json!({"kty": "EC", "crv": curve, "kid": kid, "x": base64(x), "y": base64(y)});
-        Signs { algorithm, private: Private::Elliptic(pair), jwk }
+        SigningKey { algorithm, private: Private::Elliptic(pair), jwk }
     }
 
     pub(crate) fn ed25519(kid: &str) -> Self {
         let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         let pair = Ed25519KeyPair::from_pkcs8(made.as_ref()).unwrap();
         let jwk = json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": base64(pair.public_key()), "alg": "EdDSA"});
-        Signs { algorithm: "EdDSA", private: Private::Ed25519(pair), jwk }
+        SigningKey { algorithm: "EdDSA", private: Private::Ed25519(pair), jwk }
     }
 
-    /// A secret that somebody hopes is taken for a key.
+    /// A shared secret for forged tokens, in the hope that the verifier takes the same bytes as its key.
     pub(crate) fn shared(kid: &str, secret: &[u8]) -> Self {
         let private = Private::Shared(hmac::Key::new(hmac::HMAC_SHA256, secret));
-        Signs { algorithm: "HS256", private, jwk: json!({"kid": kid}) }
+        SigningKey { algorithm: "HS256", private, jwk: json!({"kid": kid}) }
     }
 
-    /// A token with these claims, as a credential.
+    /// Signs these claims and returns the value of the `Authorization` header.
     pub(crate) fn token(&self, claims: &Value) -> String {
         self.token_of(self.jwk["kid"].as_str(), claims)
     }
 
-    /// A token that says that it is signed with this key.
+    /// Signs these claims under the key id `kid`, which may be another key's, or under none.
     pub(crate) fn token_of(&self, kid: Option<&str>, claims: &Value) -> String {
         let mut header = json!({"typ": "JWT", "alg": self.algorithm});
         if let Some(kid) = kid {
@@ -127,7 +127,7 @@ impl Signs {
     }
 }
 
-/// An issuer that can be asked for its keys.
+/// A running issuer, with a discovery document and its public keys.
 pub(crate) struct Issuer {
     pub(crate) web: Web,
     state: Arc<Mutex<State>>,
@@ -140,7 +140,7 @@ struct State {
 }
 
 impl Issuer {
-    pub(crate) async fn start(keys: &[&Signs]) -> Self {
+    pub(crate) async fn start(keys: &[&SigningKey]) -> Self {
         let state = State { issuer: String::new(), keys: Vec::new(), is_away: false };
         let state = Arc::new(Mutex::new(state));
         let answers = state.clone();
@@ -158,17 +158,17 @@ impl Issuer {
         })
         .await;
         let issuer = Issuer { state, web };
-        issuer.call_itself(&issuer.url());
+        issuer.set_issuer(&issuer.url());
         issuer.publish(keys);
         issuer
     }
 
-    /// What `iss` is.
+    /// URL of the issuer, and `iss` of its tokens.
     pub(crate) fn url(&self) -> String {
         self.web.url("")
     }
 
-    pub(crate) fn publish(&self, keys: &[&Signs]) {
+    pub(crate) fn publish(&self, keys: &[&SigningKey]) {
         self.state.lock().unwrap().keys = keys.iter().map(|key| key.jwk.clone()).collect();
     }
 
@@ -176,20 +176,20 @@ impl Issuer {
         self.state.lock().unwrap().keys = keys;
     }
 
-    pub(crate) fn call_itself(&self, issuer: &str) {
+    pub(crate) fn set_issuer(&self, issuer: &str) {
         self.state.lock().unwrap().issuer = issuer.to_owned();
     }
 
-    pub(crate) fn go_away(&self) {
+    pub(crate) fn become_unavailable(&self) {
         self.state.lock().unwrap().is_away = true;
     }
 
-    /// How often its keys were asked for.
+    /// Number of times the keys were fetched.
     pub(crate) fn fetches(&self) -> usize {
         self.web.asked().iter().filter(|asked| asked.path == "/keys").count()
     }
 
-    /// Claims that are good, of somebody who may look and manage.
+    /// Valid claims of a user with the permissions `workflow:view` and `workflow:manage`.
     pub(crate) fn claims(&self) -> Value {
         let now = BEGINS.micros() / 1_000_000;
         json!({

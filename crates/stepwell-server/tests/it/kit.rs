@@ -1,4 +1,4 @@
-//! What several of the tests need: requests to routes, and patience.
+//! Helpers of several test modules: requests to a router, server-sent events, and waiting for a condition.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use serde_json::Value;
 use tower_service::Service;
 
-/// What was answered.
+/// A response with its whole body.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -27,7 +27,7 @@ impl Reply {
         self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
     }
 
-    /// It is a problem with this status and code.
+    /// Asserts that the response is a problem with this status and code. Returns the problem.
     #[track_caller]
     pub(crate) fn is(&self, status: u16, code: &str) -> Value {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
@@ -43,39 +43,39 @@ impl Reply {
     }
 }
 
-/// A request in the making.
-pub(crate) struct Ask {
+/// A request that is being built.
+pub(crate) struct TestRequest {
     request: axum::http::request::Builder,
     body: Body,
 }
 
-pub(crate) fn get(path: &str) -> Ask {
+pub(crate) fn get(path: &str) -> TestRequest {
     ask(Method::GET, path)
 }
 
-pub(crate) fn post(path: &str) -> Ask {
+pub(crate) fn post(path: &str) -> TestRequest {
     ask(Method::POST, path)
 }
 
-pub(crate) fn put(path: &str) -> Ask {
+pub(crate) fn put(path: &str) -> TestRequest {
     ask(Method::PUT, path)
 }
 
-pub(crate) fn delete(path: &str) -> Ask {
+pub(crate) fn delete(path: &str) -> TestRequest {
     ask(Method::DELETE, path)
 }
 
-pub(crate) fn ask(method: Method, path: &str) -> Ask {
-    Ask { request: Request::builder().method(method).uri(path), body: Body::empty() }
+pub(crate) fn ask(method: Method, path: &str) -> TestRequest {
+    TestRequest { request: Request::builder().method(method).uri(path), body: Body::empty() }
 }
 
-impl Ask {
+impl TestRequest {
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.request = self.request.header(name, value);
         self
     }
 
-    /// With a credential.
+    /// Sets the `Authorization` header.
     pub(crate) fn by(self, key: &str) -> Self {
         self.header("authorization", key)
     }
@@ -93,12 +93,12 @@ impl Ask {
         self
     }
 
-    /// The answer, while its body may still be coming.
+    /// Sends the request and returns the response, whose body may still be streaming.
     pub(crate) async fn begin(self, router: &Router) -> Response {
         router.clone().call(self.request.body(self.body).unwrap()).await.unwrap()
     }
 
-    /// Server-sent events, while they come.
+    /// Sends the request and returns its stream of server-sent events.
     pub(crate) async fn events(self, router: &Router) -> Events {
         let response = self.begin(router).await;
         assert_eq!(response.status(), 200);
@@ -114,14 +114,14 @@ impl Ask {
     }
 }
 
-/// Server-sent events that are read one by one.
+/// A stream of server-sent events, read one by one.
 pub(crate) struct Events {
     body: BodyDataStream,
     text: String,
 }
 
 impl Events {
-    /// The next event: its id, its name and its data. `None` = the stream is over.
+    /// Returns the id, the name and the data of the next event. `None` = the stream has ended. Panics after 60 seconds.
     pub(crate) async fn next(&mut self) -> Option<(Option<u64>, String, Value)> {
         let next = async {
             loop {
@@ -143,7 +143,7 @@ impl Events {
     }
 }
 
-/// Waits until something is so; it has to be within seconds.
+/// Polls `look` until it returns a value. Panics after 60 seconds.
 pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let found = async {
         loop {
@@ -155,6 +155,6 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
     };
     match tokio::time::timeout(Duration::from_secs(60), found).await {
         Ok(found) => found,
-        Err(_) => panic!("it was waited in vain until {what}"),
+        Err(_) => panic!("timed out waiting until {what}"),
     }
 }

@@ -15,7 +15,7 @@ fn value(reply: &Reply) -> Value {
 }
 
 #[tokio::test]
-async fn a_key_is_set_read_and_deleted_and_its_revision_never_restarts() {
+async fn revisions_of_a_key_never_restart() {
     let site = Site::open().await;
     site.get(KEY).await.is(404, "noKey");
     let made = site.put(KEY, &json!({"value": {"n": 1}})).await;
@@ -37,20 +37,20 @@ async fn a_key_is_set_read_and_deleted_and_its_revision_never_restarts() {
     assert_eq!(site.put(KEY, &json!({"value": 1})).await.json(), json!({"revision": 4, "created": true}));
 }
 
-/// D3: the revision that a request names has to be the current one; `If-None-Match: *` is `ifRevision: 0`.
+/// D3: a request must name the current revision, if it names one. `If-None-Match: *` is `ifRevision: 0`.
 #[tokio::test]
-async fn a_write_for_another_revision_is_refused_with_the_current_one() {
+async fn stale_revision_is_refused_with_the_current_one() {
     let site = Site::open().await;
     let set =
         async |name: &str, tag: &str| site.ask(put(KEY).header(name, tag).json(&json!({"value": 1}))).await;
-    let absent = set("if-match", "\"1\"").await.is(412, "moved");
+    let absent = set("if-match", "\"1\"").await.is(412, "revisionConflict");
     assert_eq!(absent["params"], json!({"revision": 0, "exists": false}));
     assert_eq!(set("if-none-match", "*").await.status, 201);
-    let there = set("if-none-match", "*").await.is(412, "moved");
+    let there = set("if-none-match", "*").await.is(412, "revisionConflict");
     assert_eq!(there["params"], json!({"revision": 1, "exists": true}));
     assert!(there["detail"].as_str().unwrap().contains("`bolts` of `stock`"), "{there}");
     assert_eq!(set("if-match", "\"1\"").await.status, 200);
-    set("if-match", "\"1\"").await.is(412, "moved");
+    set("if-match", "\"1\"").await.is(412, "revisionConflict");
     for (name, tag) in [
         ("if-match", "2"),
         ("if-match", "\"x\""),
@@ -62,14 +62,14 @@ async fn a_write_for_another_revision_is_refused_with_the_current_one() {
     }
     let both = put(KEY).header("if-match", "\"2\"").header("if-none-match", "*").json(&json!({"value": 1}));
     site.ask(both).await.is(412, "contradiction");
-    site.ask(delete(KEY).header("if-match", "\"1\"")).await.is(412, "moved");
+    site.ask(delete(KEY).header("if-match", "\"1\"")).await.is(412, "revisionConflict");
     assert_eq!(site.ask(delete(KEY).header("if-match", "\"2\"")).await.status, 204);
-    site.ask(delete(KEY).header("if-match", "\"3\"")).await.is(412, "moved");
+    site.ask(delete(KEY).header("if-match", "\"3\"")).await.is(412, "revisionConflict");
 }
 
-/// D4: what has expired is absent on every path.
+/// D4: an expired value is absent on every path.
 #[tokio::test]
-async fn a_value_holds_for_its_time_and_is_gone_everywhere_after_it() {
+async fn expired_value_is_absent_on_every_route() {
     let site = Site::open().await;
     site.put(KEY, &json!({"value": 1, "ttlSeconds": 60})).await;
     assert_eq!(site.get(KEY).await.json()["expiresAt"], "2026-01-01T00:01:00Z");
@@ -86,12 +86,12 @@ async fn a_value_holds_for_its_time_and_is_gone_everywhere_after_it() {
     site.delete(KEY).await.is(404, "noKey");
     assert_eq!(site.put(KEY, &json!({"value": 3, "ttlSeconds": 60})).await.status, 201);
     site.put(KEY, &json!({"value": 4})).await;
-    assert_eq!(site.get(KEY).await.json().get("expiresAt"), None, "without a time to live it has none");
+    assert_eq!(site.get(KEY).await.json().get("expiresAt"), None, "a write without a TTL clears it");
 }
 
-/// D5.
+/// D5: increments are exact, and values that are not numbers are refused.
 #[tokio::test]
-async fn a_number_is_counted_up_and_what_is_none_is_left_alone() {
+async fn increment_adds_and_refuses_non_numbers() {
     let site = Site::open().await;
     let count = async |body: &Value| site.post("/v1/kv/stock/bolts/increment", body).await;
     let bare = site.ask(post("/v1/kv/stock/bolts/increment")).await;
@@ -112,9 +112,9 @@ async fn a_number_is_counted_up_and_what_is_none_is_left_alone() {
     site.post("/v1/kv/stock/large/increment", &json!({"by": u64::MAX})).await.is(422, "invalid");
 }
 
-/// D10: the same key and request are one write and one answer.
+/// D10: the same key and request cause one write and get the same answer.
 #[tokio::test]
-async fn the_same_idempotency_key_writes_once_and_says_that_it_has() {
+async fn same_idempotency_key_writes_once_and_is_replayed() {
     let site = Site::open().await;
     let count = async |key: &str, by: i64| {
         let ask = post("/v1/kv/stock/bolts/increment").header("idempotency-key", key);
@@ -130,7 +130,7 @@ async fn the_same_idempotency_key_writes_once_and_says_that_it_has() {
     for key in ["", "ä", &"x".repeat(256)] {
         count(key, 1).await.is(400, "malformedKey");
     }
-    // A create stays one, also when it is asked for again.
+    // A repeated create is answered with 201 again.
     let create = || put("/v1/kv/stock/new").header("idempotency-key", "k-3").header("if-none-match", "*");
     let created = [create(), create()].map(|ask| site.ask(ask.json(&json!({"value": 1}))));
     let [first, again] = created;
@@ -141,31 +141,31 @@ async fn the_same_idempotency_key_writes_once_and_says_that_it_has() {
     assert_eq!(site.ask(gone()).await.status, 204);
     let again = site.ask(gone()).await;
     assert_eq!((again.status.as_u16(), again.header("idempotency-replayed")), (204, "true"));
-    // Another tenant's keys are others.
+    // Another tenant has its own idempotency keys.
     let theirs =
         post("/v1/kv/stock/bolts/increment").header("idempotency-key", "k-1").json(&json!({"by": 6}));
-    assert_eq!(site.elsewhere(theirs).await.json()["value"], 6);
+    assert_eq!(site.as_other_tenant(theirs).await.json()["value"], 6);
 }
 
-/// D11.
+/// D11: a tenant's keys are hidden from other tenants.
 #[tokio::test]
 async fn another_tenant_sees_and_changes_nothing() {
     let site = Site::open().await;
     site.put(KEY, &json!({"value": "ours"})).await;
-    site.elsewhere(get(KEY)).await.is(404, "noKey");
-    site.elsewhere(delete(KEY)).await.is(404, "noKey");
+    site.as_other_tenant(get(KEY)).await.is(404, "noKey");
+    site.as_other_tenant(delete(KEY)).await.is(404, "noKey");
     for path in ["/v1/kv", "/v1/kv/stock"] {
-        assert_eq!(site.elsewhere(get(path)).await.json(), json!({"items": []}));
+        assert_eq!(site.as_other_tenant(get(path)).await.json(), json!({"items": []}));
     }
     let theirs =
-        site.elsewhere(put(KEY).header("if-none-match", "*").json(&json!({"value": "theirs"}))).await;
+        site.as_other_tenant(put(KEY).header("if-none-match", "*").json(&json!({"value": "theirs"}))).await;
     assert_eq!(theirs.json(), json!({"revision": 1, "created": true}));
     assert_eq!(value(&site.get(KEY).await), json!("ours"));
 }
 
-/// D6.
+/// D6: prefixes are taken literally; namespaces are listed with the number of their keys.
 #[tokio::test]
-async fn keys_are_listed_by_prefix_in_pages_and_namespaces_are_counted() {
+async fn keys_are_paged_by_prefix_and_namespaces_counted() {
     let site = Site::open().await;
     for key in ["a%25", "a_1", "ab", "b"] {
         site.put(&format!("/v1/kv/letters/{key}"), &json!({"value": key})).await;
@@ -181,7 +181,7 @@ async fn keys_are_listed_by_prefix_in_pages_and_namespaces_are_counted() {
     assert_eq!(first, ["a%", "a_1"]);
     let cursor: String = form_urlencoded::byte_serialize(cursor.unwrap().as_bytes()).collect();
     assert_eq!(keys(&format!("prefix=a&limit=2&cursor={cursor}")).await, (vec!["ab".to_owned()], None));
-    assert_eq!(keys("prefix=a%25").await.0, ["a%"], "it is taken literally");
+    assert_eq!(keys("prefix=a%25").await.0, ["a%"], "`%` is no wildcard");
     let names =
         json!({"items": [{"namespace": "letters", "keyCount": 4}, {"namespace": "other", "keyCount": 1}]});
     assert_eq!(site.get("/v1/kv").await.json(), names);
@@ -191,7 +191,7 @@ async fn keys_are_listed_by_prefix_in_pages_and_namespaces_are_counted() {
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_refused_by_name() {
+async fn invalid_parameters_and_bodies_are_refused() {
     let site = Site::open().await;
     for query in ["limit=0", "limit=201", "limit=x", "limit=1&limit=2"] {
         site.get(&format!("/v1/kv/stock?{query}")).await.is(400, "badParameter");
@@ -214,9 +214,9 @@ async fn what_is_asked_wrongly_is_refused_by_name() {
     site.get(KEY).await.is(404, "noKey");
 }
 
-/// C6: the newest value, here and after a break; values in between may be skipped.
+/// C6: a watcher gets the newest value, also after a disconnect; values in between may be skipped.
 #[tokio::test]
-async fn a_key_is_watched_from_before_it_is_there_until_after_it_has_expired() {
+async fn watch_reports_creation_changes_and_expiry() {
     let site = Site::open().await;
     let watch = || get("/v1/kv/stock/bolts/watch").by(&site.ours);
     let mut events = watch().events(&site.router).await;
@@ -228,19 +228,19 @@ async fn a_key_is_watched_from_before_it_is_there_until_after_it_has_expired() {
     let second = change(2, json!({"found": true, "value": 2, "previous": null, "revision": 2}));
     assert_eq!(events.next().await, second);
 
-    // Whoever has seen the newest is shown the next one, whoever has seen an older one the newest.
+    // A watcher that has seen the newest value gets the next change; one that has seen an older value gets the newest.
     let mut after_second = watch().header("last-event-id", "2").events(&site.router).await;
     let mut after_first = watch().header("last-event-id", "1").events(&site.router).await;
     let newest = change(2, json!({"found": true, "value": 2, "revision": 2}));
     assert_eq!(after_first.next().await, newest);
     let (gone, ()) = tokio::join!(events.next(), site.engine.advance(Duration::from_secs(60)));
     assert_eq!(gone, change(2, json!({"found": false, "previous": 2, "revision": 2})));
-    // It has the same revision, and is news to those who have seen the value.
+    // Expiry does not change the revision, but a watcher that has seen the value is notified.
     let (id, _, data) = after_second.next().await.unwrap();
     assert_eq!((id, &data["found"]), (Some(2), &json!(false)));
     watch().header("last-event-id", "x").to(&site.router).await.is(400, "malformedId");
 
-    // Another tenant's key of the same name is another one.
+    // A key of the same name in another tenant is another key.
     let mut theirs = get("/v1/kv/stock/bolts/watch").by(&site.theirs).events(&site.router).await;
     assert_eq!(theirs.next().await, change(0, json!({"found": false, "revision": 0})));
 }

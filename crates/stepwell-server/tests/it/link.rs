@@ -1,4 +1,4 @@
-//! The pages behind links, as people and their browsers see them.
+//! The HTML pages of answer links, as browsers get them.
 
 use axum::http::Method;
 use serde_json::json;
@@ -26,7 +26,8 @@ fn is_guarded(reply: &Reply) {
     assert_eq!(reply.header("set-cookie"), "", "{reply:?}");
 }
 
-/// A page that everybody can read, and that runs nothing.
+/// Asserts that the response is an accessible page without scripts. Every field has a label, and every reference to an
+/// id resolves.
 #[track_caller]
 fn is_sound(reply: &Reply) {
     is_guarded(reply);
@@ -54,7 +55,7 @@ fn is_sound(reply: &Reply) {
 }
 
 #[tokio::test]
-async fn a_form_is_filled_in_corrected_and_taken() {
+async fn form_is_filled_in_corrected_and_accepted() {
     let world = world("handle").await;
     let prompt = "<script>alert(1)</script> invites \"you\"\n\nSecond paragraph";
     let token = world.token("invite", json!({"prompt": prompt})).await;
@@ -100,7 +101,7 @@ async fn a_form_is_filled_in_corrected_and_taken() {
     let missing = post(&link).form("outcome=ACCEPT&name=&age=").to(&world.router).await;
     assert_eq!(missing.status, 422);
     is_sound(&missing);
-    assert_eq!(missing.body.matches("this has to be filled in").count(), 4, "{}", missing.body);
+    assert_eq!(missing.body.matches("this field is required").count(), 4, "{}", missing.body);
 
     let done = post(&link).form("outcome=ACCEPT&name=Ann&age=41&plan=free").to(&world.router).await;
     assert_eq!(done.status, 200);
@@ -115,7 +116,7 @@ async fn a_form_is_filled_in_corrected_and_taken() {
     is_sound(&gone);
 }
 
-/// The next question has a link of its own; a password is never shown again.
+/// The next question has its own link. A password is never shown again.
 #[tokio::test]
 async fn one_page_leads_to_the_next() {
     let world = world("handle").await;
@@ -143,7 +144,7 @@ async fn one_page_leads_to_the_next() {
 }
 
 #[tokio::test]
-async fn several_outcomes_are_several_buttons() {
+async fn each_outcome_is_a_button() {
     let world = world("handle").await;
     let link = format!("/l/{}", world.token("decision", json!({"prompt": "Buy it?"})).await);
     let page = get(&link).to(&world.router).await;
@@ -159,7 +160,7 @@ async fn several_outcomes_are_several_buttons() {
         let again = post(&link).form(unclear).to(&world.router).await;
         assert_eq!(again.status, 422, "{again:?}");
         is_sound(&again);
-        assert!(again.body.contains("Say which of the outcomes is meant."), "{}", again.body);
+        assert!(again.body.contains("Choose one of the possible outcomes."), "{}", again.body);
     }
     let done = post(&link).form("outcome=SEND_BACK").to(&world.router).await;
     assert!(done.body.contains("<h1>Done</h1>"), "{}", done.body);
@@ -175,7 +176,7 @@ async fn programs_read_and_answer_links_as_json() {
     assert_eq!(shown.json()["waits"][0]["place"], "password");
     let wrong = post(&link).json(&json!({"input": {"user": "ann"}})).to(&world.router).await;
     is_guarded(&wrong);
-    wrong.is(422, "unfit");
+    wrong.is(422, "validationFailed");
     post(&link).json(&json!({"token": "x"})).to(&world.router).await.is(400, "unknownField");
     let input = json!({"input": {"user": "ann", "password": "secret"}, "outcome": "PASSWORD"});
     let answer = || post(&link).header("idempotency-key", "once").json(&input);
@@ -187,7 +188,7 @@ async fn programs_read_and_answer_links_as_json() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_a_page_too() {
+async fn request_errors_are_html_pages_too() {
     let world = world("handle").await;
     let link = format!("/l/{}", world.token("login", json!({})).await);
     let text = post(&link).header("content-type", "text/plain").body("user=ann").to(&world.router).await;
@@ -206,13 +207,13 @@ async fn what_is_wrong_with_a_request_is_a_page_too() {
     assert_eq!(
         get(&shared).to(&world.router).await.status,
         200,
-        "what others put behind a link does not break it"
+        "extra query parameters do not break a link"
     );
 }
 
-/// On the wire, by a program that knows nothing of the router.
+/// Sends raw requests over a socket, so that the bytes of the response are checked.
 #[tokio::test]
-async fn a_head_request_says_what_a_get_would_and_changes_nothing() {
+async fn head_returns_the_headers_of_get_and_changes_nothing() {
     let world = world("handle").await;
     let link = format!("/l/{}", world.token("login", json!({})).await);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

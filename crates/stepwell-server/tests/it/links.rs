@@ -1,4 +1,4 @@
-//! Links over HTTP.
+//! Entity links over HTTP: put, look up, list and delete.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn edge(from: &str, to: &str, relation: Option<&str>) -> Value {
     link
 }
 
-/// What is at the other end, by relation.
+/// Looks links up and returns the id at the other end and the relation of each.
 async fn looked_up(site: &Site, query: &str) -> Vec<(String, String)> {
     let page = site.get(&format!("{LINKS}/lookup?{query}")).await;
     assert_eq!(page.status, 200, "{page:?}");
@@ -24,7 +24,7 @@ async fn looked_up(site: &Site, query: &str) -> Vec<(String, String)> {
     items.iter().map(|item| (text(item, "id"), text(item, "relation"))).collect()
 }
 
-/// D7: one link for a typed edge; an upsert replaces its attributes.
+/// D7: a typed edge is one link; putting it again replaces its attributes.
 #[tokio::test]
 async fn a_link_is_put_once_and_found_from_both_ends() {
     let site = Site::open().await;
@@ -80,7 +80,7 @@ async fn links_are_listed_in_pages_and_counted() {
 }
 
 #[tokio::test]
-async fn links_are_deleted_by_an_end_or_both_and_counted() {
+async fn links_are_deleted_by_one_end_or_both() {
     let site = Site::open().await;
     for (from, to) in [("a", "1"), ("a", "2"), ("b", "1")] {
         site.put(LINKS, &edge(from, to, None)).await;
@@ -101,7 +101,7 @@ async fn links_are_deleted_by_an_end_or_both_and_counted() {
 }
 
 #[tokio::test]
-async fn a_link_under_a_key_is_put_once_and_what_is_none_is_refused() {
+async fn keyed_link_is_put_once_and_invalid_links_are_refused() {
     let site = Site::open().await;
     let ask = |to: &str| put(LINKS).header("idempotency-key", "l-1").json(&edge("a", to, None));
     let (first, again) = (site.ask(ask("1")).await, site.ask(ask("1")).await);
@@ -124,16 +124,16 @@ async fn a_link_under_a_key_is_put_once_and_what_is_none_is_refused() {
     site.get(&format!("{LINKS}/lookup?type=a&id=1&direction=up")).await.is(400, "badParameter");
 }
 
-/// D11.
+/// D11: a tenant's links are hidden from other tenants.
 #[tokio::test]
 async fn another_tenant_sees_and_deletes_nothing() {
     let site = Site::open().await;
     site.put(LINKS, &edge("a", "1", None)).await;
     for path in ["/v1/links", LINKS, "/v1/links/mirror/types", "/v1/links/mirror/lookup?type=task&id=a"] {
-        assert_eq!(site.elsewhere(get(path)).await.json(), json!({"items": []}), "{path}");
+        assert_eq!(site.as_other_tenant(get(path)).await.json(), json!({"items": []}), "{path}");
     }
-    let gone = site.elsewhere(delete(&format!("{LINKS}?fromType=task&fromId=a"))).await;
+    let gone = site.as_other_tenant(delete(&format!("{LINKS}?fromType=task&fromId=a"))).await;
     assert_eq!(gone.json(), json!({"deletedCount": 0}));
-    assert_eq!(site.elsewhere(put(LINKS).json(&edge("a", "1", None))).await.status, 201);
+    assert_eq!(site.as_other_tenant(put(LINKS).json(&edge("a", "1", None))).await.status, 201);
     assert_eq!(looked_up(&site, "type=task&id=a").await.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! `email.send`, as workflows use it: what arrives, and what is refused.
+//! The `email.send` action in workflows: mails that arrive, and inputs that are refused.
 
 use std::time::Duration;
 
@@ -12,14 +12,23 @@ use stepwell_server::actions;
 use stepwell_server::outlets::{Email, Mailer, Security};
 
 use crate::kit::until;
-use crate::smtp::{Mood, Server};
+use crate::smtp::{Server, SmtpFailure};
 
 fn mailer(server: &Server) -> Mailer {
-    let mailer = Mailer::builder("127.0.0.1", "Example <noreply@example.com>").security(Security::None);
-    mailer.port(server.port).timeout(Duration::from_millis(500)).build().unwrap()
+    mailer_within(server, Duration::from_secs(45))
 }
 
-/// A workflow of one mail, which is what it is started with.
+/// A mailer for a server that hangs. It is retried until the mail arrives.
+fn impatient(server: &Server) -> Mailer {
+    mailer_within(server, Duration::from_millis(500))
+}
+
+fn mailer_within(server: &Server, timeout: Duration) -> Mailer {
+    let mailer = Mailer::builder("127.0.0.1", "Example <noreply@example.com>").security(Security::None);
+    mailer.port(server.port).timeout(timeout).build().unwrap()
+}
+
+/// A workflow with one `email.send`, whose input is the `input` of the run.
 fn once(retries: u32) -> Definition {
     let retry = Retry { attempts: retries, delay_ms: 1_000, backoff: Backoff::Fixed, ..Retry::default() };
     Spec::new("once")
@@ -48,7 +57,7 @@ async fn start(engine: &TestEngine, input: &Value) -> Run {
 async fn send(engine: &TestEngine, input: &Value) -> Result<Value, Failure> {
     let run = start(engine, input).await;
     let result = tokio::time::timeout(Duration::from_secs(60), run.result()).await;
-    match result.unwrap_or_else(|_| panic!("it takes too long: {input}")) {
+    match result.unwrap_or_else(|_| panic!("no result within 60 seconds: {input}")) {
         Ok(output) => Ok(output),
         Err(RunError::Failed { error, .. }) => Err(error),
         Err(other) => panic!("{other}"),
@@ -101,7 +110,7 @@ async fn a_mail_arrives_as_it_was_written() {
 }
 
 #[tokio::test]
-async fn a_mail_is_text_or_html_and_from_the_usual_sender() {
+async fn mail_is_text_or_html_from_the_default_sender() {
     let server = Server::start().await;
     let email = Email::builder("127.0.0.1", "Example <noreply@example.com>", "https://flows.example.com/l")
         .security(Security::None)
@@ -124,17 +133,21 @@ async fn a_mail_is_text_or_html_and_from_the_usual_sender() {
 }
 
 #[tokio::test]
-async fn a_mail_that_is_tried_again_has_the_same_id() {
+async fn retried_mail_keeps_its_message_id() {
     let server = Server::start().await;
-    let moods =
-        [Mood::Says("451 later"), Mood::Greets("421 not now"), Mood::Says("535 who are you?"), Mood::Hangs];
+    let moods = [
+        SmtpFailure::Says("451 later"),
+        SmtpFailure::Greets("421 not now"),
+        SmtpFailure::Says("535 who are you?"),
+        SmtpFailure::Hangs,
+    ];
     server.moods(moods);
-    let engine = engine(mailer(&server), 4).await;
+    let engine = engine(impatient(&server), 12).await;
     let run = start(&engine, &mail()).await;
     while server.mails().is_empty() {
-        let tried = server.times_asked();
+        let tried = server.connection_count();
         engine.advance(Duration::from_secs(2)).await;
-        until("the next try is over", async || {
+        until("the next attempt has ended", async || {
             let view = run.view().await.unwrap();
             (view.ledger.failures.len() >= tried.max(1) || !server.mails().is_empty()).then_some(())
         })
@@ -147,17 +160,17 @@ async fn a_mail_that_is_tried_again_has_the_same_id() {
     assert_eq!(mail.header("message-id"), [result["message_id"].as_str().unwrap()]);
     let id = result["message_id"].as_str().unwrap();
     assert!(id.starts_with(&format!("<{}", run.id())), "{id}");
-    assert_eq!((server.times_asked(), server.mails().len()), (5, 1));
+    assert_eq!((server.connection_count(), server.mails().len()), (5, 1));
 }
 
 #[tokio::test]
-async fn a_server_that_says_no_is_believed() {
+async fn permanent_smtp_rejection_is_final() {
     let server = Server::start().await;
-    server.moods([Mood::Says("550 no such mailbox"), Mood::Greets("554 go away")]);
+    server.moods([SmtpFailure::Says("550 no such mailbox"), SmtpFailure::Greets("554 go away")]);
     let engine = engine(mailer(&server), 0).await;
     assert!(is(send(&engine, &mail()).await, "smtpRejected", true).contains("550"));
     assert!(is(send(&engine, &mail()).await, "smtpRejected", true).contains("554"));
-    // This server cannot be told such an address, at no time.
+    // The server does not support SMTPUTF8, so it can never accept this address.
     let mut unsayable = mail();
     unsayable["to"] = json!("änn@example.com");
     is(send(&engine, &unsayable).await, "smtpRejected", true);
@@ -168,9 +181,9 @@ async fn a_server_that_says_no_is_believed() {
     is(send(&engine, &mail()).await, "smtp", false);
 }
 
-/// Nobody gets a header or a recipient into a mail, and who is wrong is told by the field.
+/// No input can inject a header or a recipient into a mail. The error names the field.
 #[tokio::test]
-async fn what_is_no_mail_is_refused_by_its_field_and_nobody_is_asked() {
+async fn invalid_mail_is_refused_by_field_before_connecting() {
     let server = Server::start().await;
     let engine = engine(mailer(&server), 0).await;
     let bad = [
@@ -219,11 +232,11 @@ async fn what_is_no_mail_is_refused_by_its_field_and_nobody_is_asked() {
         input[field] = value;
         is(send(&engine, &input).await, "invalidInput", true);
     }
-    assert_eq!(server.times_asked(), 0);
+    assert_eq!(server.connection_count(), 0);
 }
 
 #[tokio::test]
-async fn editors_are_told_what_a_mail_is() {
+async fn email_action_is_described_for_editors() {
     let server = Server::start().await;
     let engine = engine(mailer(&server), 0).await;
     let info = engine.actions().into_iter().find(|info| info.name.as_str() == "email.send").unwrap();

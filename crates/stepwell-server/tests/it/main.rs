@@ -1,4 +1,4 @@
-//! The binary, as a person uses it; routes and outlets, as programs and people do.
+//! Integration tests of the `stepwell` binary, the HTTP API and the outlets.
 #![allow(clippy::unwrap_used)]
 
 mod actions;
@@ -12,7 +12,7 @@ mod cli;
 mod commands;
 mod contract;
 mod data;
-mod desk;
+mod databases;
 mod doctor;
 mod documents;
 mod email;
@@ -20,10 +20,12 @@ mod emitted;
 mod events;
 mod expr;
 mod expressions;
+mod flow_settings;
 mod flows;
 mod handles;
 mod hardening;
 mod http;
+mod inputs;
 mod isolation;
 mod issuer;
 mod kit;
@@ -32,8 +34,10 @@ mod link;
 mod links;
 mod logs;
 mod mails;
+mod maintenance;
 mod manual;
 mod oidc;
+mod people;
 mod records;
 mod schedules;
 mod serving;
@@ -44,10 +48,10 @@ mod table;
 mod tasks;
 mod telemetry;
 mod tenants;
+mod test_server;
 mod tokens;
 mod transports;
 mod triggers;
-mod upkeep;
 mod web;
 mod webhook;
 mod workers;
@@ -63,12 +67,12 @@ fn run(arguments: &[&str], input: &str) -> Output {
     let mut command = Command::new(STEPWELL);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // It may end without reading, if its arguments are wrong.
+    // The write fails if the program exits without reading because its arguments are wrong.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
 
-/// The exit code, and what was said on standard output and standard error.
+/// Returns the exit code, the standard output and the standard error.
 fn said(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().trim_end().to_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
@@ -88,7 +92,7 @@ fn validate(arguments: &[&str], input: &str) -> Output {
 }
 
 #[test]
-fn a_sound_definition_is_valid_and_has_a_hash() {
+fn valid_definition_has_a_hash() {
     let sound = r#"{"name": "one", "initial": "begin",
         "places": {"begin": {"kind": "step"}, "done": {"kind": "end"}},
         "transitions": [{"id": "go", "from": "begin", "to": "done"}]}"#;
@@ -100,7 +104,7 @@ fn a_sound_definition_is_valid_and_has_a_hash() {
 }
 
 #[test]
-fn everything_wrong_is_said_at_once_with_exit_code_6() {
+fn all_problems_are_reported_with_exit_code_6() {
     let broken = r#"{"name": "two", "initial": "begin",
         "places": {"begin": {"kind": "step"}, "done": {"kind": "end"}, "island": {"kind": "end"}},
         "transitions": [{"id": "go", "from": "begin", "to": "don"}]}"#;
@@ -112,7 +116,7 @@ fn everything_wrong_is_said_at_once_with_exit_code_6() {
 }
 
 #[test]
-fn what_is_not_json_or_not_there_gets_its_own_error() {
+fn malformed_and_missing_files_are_reported() {
     let output = validate(&["--json", "-"], "{\"name\": \"x\",\n  \"plces\": {}}");
     assert_eq!(output.status.code(), Some(6));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -125,7 +129,7 @@ fn what_is_not_json_or_not_there_gets_its_own_error() {
 }
 
 #[test]
-fn a_wrong_word_is_a_usage_error() {
+fn unknown_command_is_a_usage_error() {
     let output = Command::new(STEPWELL).arg("wrkflow").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }

@@ -1,4 +1,4 @@
-//! Tokens of OpenID Connect issuers: which are taken, what they permit, and how often an issuer is asked.
+//! Tokens of OpenID Connect issuers: accepted and refused tokens, their permissions, and fetches of the issuer's keys.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use stepwell::testing::TestEngine;
 use stepwell_server::api::{ApiOptions, IssuerOptions, KeySource, Server, TenantOf};
 use uuid::Uuid;
 
-use crate::issuer::{AUDIENCE, Issuer, Signs, base64};
+use crate::issuer::{AUDIENCE, Issuer, SigningKey, base64};
 use crate::kit::{Reply, get, post, put, until};
 use crate::site::Site;
 
 const OURS: &str = "00000000-0000-0000-0000-000000000002";
 const THEIRS: &str = "00000000-0000-0000-0000-000000000003";
 
-/// A site whose tenants are known, and which takes tokens of an issuer.
+/// A site with two registered tenants that accepts tokens of an issuer.
 async fn site_with(issuer: &Issuer, tenant: TenantOf, change: impl FnOnce(&mut IssuerOptions)) -> Site {
     let engine = TestEngine::start(|builder| builder).await.unwrap();
     let mut options = IssuerOptions::new("main", issuer.url(), AUDIENCE, tenant);
@@ -42,7 +42,7 @@ async fn who(site: &Site, token: &str) -> Reply {
     get("/v1/whoami").by(token).to(&site.router).await
 }
 
-/// The same claims with others in their place; `null` takes one away.
+/// Replaces some claims; `null` removes one.
 fn with(mut claims: Value, others: &Value) -> Value {
     for (name, value) in others.as_object().unwrap() {
         match value {
@@ -53,7 +53,7 @@ fn with(mut claims: Value, others: &Value) -> Value {
     claims
 }
 
-/// It is refused, and said is only that.
+/// Asserts that a token is refused and that the response does not reveal why.
 #[track_caller]
 fn is_refused(reply: &Reply, what: &str) {
     let problem = reply.is(401, "unauthorized");
@@ -64,37 +64,43 @@ fn is_refused(reply: &Reply, what: &str) {
 }
 
 #[tokio::test]
-async fn a_token_of_each_algorithm_says_who_asks_and_keys_go_on_working() {
+async fn tokens_of_every_algorithm_and_api_keys_are_accepted() {
     let signs = [
-        Signs::rsa("r", "RS256"),
-        Signs::rsa("r", "RS384"),
-        Signs::rsa("r", "RS512"),
-        Signs::rsa("r", "PS256"),
-        Signs::rsa("r", "PS384"),
-        Signs::rsa("r", "PS512"),
-        Signs::p256("e"),
-        Signs::p384("f"),
-        Signs::ed25519("d"),
+        SigningKey::rsa("r", "RS256"),
+        SigningKey::rsa("r", "RS384"),
+        SigningKey::rsa("r", "RS512"),
+        SigningKey::rsa("r", "PS256"),
+        SigningKey::rsa("r", "PS384"),
+        SigningKey::rsa("r", "PS512"),
+        SigningKey::p256("e"),
+        SigningKey::p384("f"),
+        SigningKey::ed25519("d"),
     ];
     let issuer = Issuer::start(&[&signs[0], &signs[6], &signs[7], &signs[8]]).await;
     let site = site(&issuer).await;
     for signs in &signs {
         let me = who(&site, &signs.token(&issuer.claims())).await;
         assert_eq!(me.status, 200, "{}: {me:?}", signs.algorithm);
-        let expected = json!({"tenant": OURS, "actor": "oidc:main:ann", "permissions": ["workflow:view", "workflow:manage"]});
+        let expected = json!({
+            "tenant": OURS,
+            "actor": "oidc:main:ann",
+            "permissions": ["workflow:view", "workflow:manage"],
+            "roles": [],
+            "user": "ann",
+        });
         assert_eq!(me.json(), expected, "{}", signs.algorithm);
     }
-    assert_eq!(issuer.fetches(), 1, "the keys are known then");
+    assert_eq!(issuer.fetches(), 1, "the keys are cached");
     assert_eq!(who(&site, &site.ours).await.json()["actor"], "apikey:test");
     let written = put("/v1/kv/n/k").json(&json!({"value": 1})).by(&signs[6].token(&issuer.claims()));
-    assert_eq!(written.to(&site.router).await.status, 201, "it does what it may");
+    assert_eq!(written.to(&site.router).await.status, 201, "the token permits writing");
     let read = get("/v1/kv/n/k").by(&signs[6].token(&issuer.claims())).to(&site.router).await;
-    assert_eq!(read.is(403, "denied")["params"]["permission"], "workflow:read", "and nothing else");
+    assert_eq!(read.is(403, "denied")["params"]["permission"], "workflow:read", "but not reading");
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
-    let (rsa, good) = (Signs::rsa("r", "RS256"), Signs::p256("e"));
+async fn token_with_invalid_claims_is_refused() {
+    let (rsa, good) = (SigningKey::rsa("r", "RS256"), SigningKey::p256("e"));
     let issuer = Issuer::start(&[&rsa, &good]).await;
     let site = site(&issuer).await;
     let claims = issuer.claims();
@@ -111,8 +117,8 @@ async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
         ("an end that is no time", json!({"exp": "later"})),
         ("not yet", json!({"nbf": now + 31})),
         ("made later", json!({"iat": now + 31})),
-        ("nobody", json!({"sub": null})),
-        ("nobody", json!({"sub": ""})),
+        ("no subject", json!({"sub": null})),
+        ("no subject", json!({"sub": ""})),
         ("a name that would break a line", json!({"sub": "ann\nadmin"})),
         ("too long a name", json!({"sub": "x".repeat(257)})),
         ("too long", json!({"more": "x".repeat(16 * 1024)})),
@@ -133,20 +139,20 @@ async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
     assert!(expired.header("www-authenticate").contains("has expired"), "{expired:?}");
     site.engine.advance(Duration::from_secs(631)).await;
     let over = who(&site, &good.token(&claims)).await.is(401, "unauthorized");
-    assert_eq!(over["params"]["expired"], true, "time is the engine's");
+    assert_eq!(over["params"]["expired"], true, "expiry follows the engine's clock");
 }
 
-/// A token that was signed otherwise than with the issuer's keys is nobody's, however it says that it was signed.
+/// A token must be signed with one of the issuer's keys, whatever its header claims.
 #[tokio::test]
-async fn a_signature_that_is_not_the_issuers_is_refused() {
-    let (rsa, good) = (Signs::rsa("r", "RS256"), Signs::p256("e"));
+async fn foreign_and_forged_signatures_are_refused() {
+    let (rsa, good) = (SigningKey::rsa("r", "RS256"), SigningKey::p256("e"));
     let issuer = Issuer::start(&[&rsa, &good]).await;
     let site = site(&issuer).await;
     let claims = issuer.claims();
-    // The public key as the secret: whoever believes the header takes it.
+    // A public key as the shared secret: a verifier that trusts the algorithm of the header would accept it.
     for public in [rsa.jwk["n"].as_str().unwrap().to_owned(), rsa.jwk.to_string(), good.jwk.to_string()] {
-        let forged = Signs::shared("r", public.as_bytes());
-        is_refused(&who(&site, &forged.token(&claims)).await, "a secret that everybody knows");
+        let forged = SigningKey::shared("r", public.as_bytes());
+        is_refused(&who(&site, &forged.token(&claims)).await, "a public key as the secret");
     }
     let part = |value: &Value| base64(value.to_string());
     for alg in ["none", "None", "NONE", "nOnE", "", "HS256", "ES512", "RS1"] {
@@ -156,10 +162,10 @@ async fn a_signature_that_is_not_the_issuers_is_refused() {
             is_refused(&who(&site, &token).await, alg);
         }
     }
-    is_refused(&who(&site, &Signs::p256("e").token(&claims)).await, "another key of the same name");
+    is_refused(&who(&site, &SigningKey::p256("e").token(&claims)).await, "another key of the same name");
     is_refused(&who(&site, &good.token_of(Some("r"), &claims)).await, "a key of another kind");
     is_refused(&who(&site, &good.token_of(Some("gone"), &claims)).await, "a key that is not there");
-    assert_eq!(who(&site, &good.token_of(None, &claims)).await.status, 200, "only one key can be meant");
+    assert_eq!(who(&site, &good.token_of(None, &claims)).await.status, 200, "only one key fits");
 
     let token = good.token(&claims);
     let token = token.strip_prefix("Bearer ").unwrap();
@@ -184,7 +190,7 @@ async fn a_signature_that_is_not_the_issuers_is_refused() {
     ] {
         is_refused(&who(&site, &format!("Bearer {token}")).await, &token);
     }
-    // Every bit of the signature counts, and of the rest every tenth byte is tried.
+    // Changes each character of the signature, and every tenth one of the rest.
     let bytes = token.as_bytes();
     let from = token.len() - signature.len();
     for at in (0..from).step_by(10).chain(from..token.len()) {
@@ -196,8 +202,8 @@ async fn a_signature_that_is_not_the_issuers_is_refused() {
 }
 
 #[tokio::test]
-async fn only_algorithms_that_are_allowed_and_keys_that_are_for_them_count() {
-    let (rsa, ec) = (Signs::rsa("r", "RS256"), Signs::p256("e"));
+async fn only_allowed_algorithms_and_matching_keys_count() {
+    let (rsa, ec) = (SigningKey::rsa("r", "RS256"), SigningKey::p256("e"));
     let issuer = Issuer::start(&[&rsa, &ec]).await;
     let only = |options: &mut IssuerOptions| {
         options.algorithms = [stepwell_server::api::Algorithm::ES256].into();
@@ -214,7 +220,7 @@ async fn only_algorithms_that_are_allowed_and_keys_that_are_for_them_count() {
     ];
     for jwk in for_others {
         let issuer = Issuer::start(&[]).await;
-        // What cannot be read is passed over, and what is left counts.
+        // Unreadable keys are skipped; the others still count.
         issuer.publish_raw(vec![
             json!({"kty": "oct", "k": "AAAA", "kid": "e"}),
             json!(7),
@@ -228,8 +234,8 @@ async fn only_algorithms_that_are_allowed_and_keys_that_are_for_them_count() {
 }
 
 #[tokio::test]
-async fn a_claim_names_the_tenant_and_never_the_servers_own() {
-    let signs = Signs::ed25519("d");
+async fn tenant_claim_cannot_select_the_server_tenant() {
+    let signs = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&signs]).await;
     let roles = |options: &mut IssuerOptions| {
         options.permissions_claim = "/realm/roles".to_owned();
@@ -244,7 +250,7 @@ async fn a_claim_names_the_tenant_and_never_the_servers_own() {
     for (org, tenant) in [("ours", OURS), (OURS, OURS), ("theirs", THEIRS)] {
         let me = who(&site, &of(json!(org))).await.json();
         assert_eq!((&me["tenant"], &me["actor"]), (&json!(tenant), &json!("oidc:main:ann@example.com")));
-        assert_eq!(me["permissions"].as_array().unwrap().len(), 5);
+        assert_eq!(me["permissions"].as_array().unwrap().len(), 6);
     }
     let home = TenantScope::SINGLE.to_string();
     for org in [
@@ -258,7 +264,7 @@ async fn a_claim_names_the_tenant_and_never_the_servers_own() {
     ] {
         is_refused(&who(&site, &of(org.clone())).await, &org.to_string());
     }
-    // What one tenant has the other does not see.
+    // The tenants do not see each other's data.
     let write = put("/v1/kv/n/k").json(&json!({"value": 1})).by(&of(json!("ours")));
     assert_eq!(write.to(&site.router).await.status, 201);
     assert_eq!(get("/v1/kv/n/k").by(&of(json!("ours"))).to(&site.router).await.status, 200);
@@ -269,18 +275,18 @@ async fn a_claim_names_the_tenant_and_never_the_servers_own() {
     assert_eq!(suspend.to(&site.router).await.status, 200);
     who(&site, &of(json!("ours"))).await.is(403, "tenantSuspended");
     assert_eq!(who(&site, &of(json!("theirs"))).await.status, 200);
-    // Two of the same name: nobody knows which is meant.
+    // A name that two tenants have is ambiguous, so it is refused.
     let twin = post("/v1/tenants").json(&json!({"name": "theirs"})).by(&site.host);
     assert_eq!(twin.to(&site.router).await.status, 201);
-    until("the name is nobody's any more", async || {
+    until("the ambiguous name is refused", async || {
         (who(&site, &of(json!("theirs"))).await.status == 401).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_is_not_mapped_permits_nothing() {
-    let signs = Signs::p256("e");
+async fn unmapped_roles_grant_no_permissions() {
+    let signs = SigningKey::p256("e");
     let issuer = Issuer::start(&[&signs]).await;
     let roles = |options: &mut IssuerOptions| {
         options.permissions_claim = "roles".to_owned();
@@ -302,14 +308,14 @@ async fn what_is_not_mapped_permits_nothing() {
 }
 
 #[tokio::test]
-async fn keys_that_have_changed_are_fetched_and_garbage_makes_nobody_ask() {
-    let (old, new) = (Signs::p256("old"), Signs::p256("new"));
+async fn rotated_keys_are_fetched_at_a_limited_rate() {
+    let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[&old]).await;
     let site = site_with(&issuer, ours(), |options| options.pause = Duration::ZERO).await;
     assert_eq!(who(&site, &old.token(&issuer.claims())).await.status, 200);
     issuer.publish(&[&new]);
-    assert_eq!(who(&site, &new.token(&issuer.claims())).await.status, 200, "a new key is asked for at once");
-    is_refused(&who(&site, &old.token(&issuer.claims())).await, "a key that was taken back");
+    assert_eq!(who(&site, &new.token(&issuer.claims())).await.status, 200, "a new key is fetched at once");
+    is_refused(&who(&site, &old.token(&issuer.claims())).await, "a key that was removed");
 
     let issuer = Issuer::start(&[&old]).await;
     let site = site_with(&issuer, ours(), |options| options.pause = Duration::from_secs(600)).await;
@@ -320,30 +326,30 @@ async fn keys_that_have_changed_are_fetched_and_garbage_makes_nobody_ask() {
     });
     let statuses = futures_util::future::join_all(garbage).await;
     assert!(statuses.iter().all(|status| *status == 401), "{statuses:?}");
-    assert_eq!(issuer.fetches(), 1, "once in its time, however many ask");
+    assert_eq!(issuer.fetches(), 1, "one fetch for all of them");
     assert_eq!(who(&site, &old.token(&issuer.claims())).await.status, 200);
 }
 
 #[tokio::test]
-async fn keys_that_are_known_go_on_for_a_while_when_the_issuer_is_away() {
-    let signs = Signs::p256("e");
+async fn cached_keys_outlive_a_short_issuer_outage() {
+    let signs = SigningKey::p256("e");
     let issuer = Issuer::start(&[&signs]).await;
     let soon = |options: &mut IssuerOptions| {
         options.refresh = Duration::ZERO;
         options.pause = Duration::ZERO;
-        options.keep = Duration::from_secs(3);
+        options.max_stale = Duration::from_secs(8);
     };
     let site = site_with(&issuer, ours(), soon).await;
     let token = signs.token(&issuer.claims());
     assert_eq!(who(&site, &token).await.status, 200);
-    until("it is asked again behind the scenes", async || {
+    until("the keys are refreshed in the background", async || {
         assert_eq!(who(&site, &token).await.status, 200);
         (issuer.fetches() > 1).then_some(())
     })
     .await;
-    issuer.go_away();
-    assert_eq!(who(&site, &token).await.status, 200, "what is known is good");
-    let away = until("that was too long ago", async || {
+    issuer.become_unavailable();
+    assert_eq!(who(&site, &token).await.status, 200, "the cached keys are valid");
+    let away = until("the cached keys are too old", async || {
         Some(who(&site, &token).await).filter(|reply| reply.status != 200)
     })
     .await;
@@ -353,30 +359,30 @@ async fn keys_that_are_known_go_on_for_a_while_when_the_issuer_is_away() {
 }
 
 #[tokio::test]
-async fn what_an_issuer_says_of_itself_has_to_be_of_itself() {
-    let signs = Signs::p256("e");
+async fn discovery_document_must_name_the_issuer() {
+    let signs = SigningKey::p256("e");
     let issuer = Issuer::start(&[&signs]).await;
-    issuer.call_itself("https://id.example.com");
+    issuer.set_issuer("https://id.example.com");
     let site = self::site(&issuer).await;
     who(&site, &signs.token(&issuer.claims())).await.is(503, "unavailable");
-    assert_eq!(issuer.fetches(), 0, "its keys are not even asked for");
+    assert_eq!(issuer.fetches(), 0, "its keys are not fetched");
 
     let at = issuer.web.url("/keys");
     let site = site_with(&issuer, ours(), |options| options.keys = KeySource::Url(at)).await;
     assert_eq!(
         who(&site, &signs.token(&issuer.claims())).await.status,
         200,
-        "its address may be said instead"
+        "the URL of the keys can be configured instead"
     );
     let set = json!({"keys": [signs.jwk]}).to_string();
     let site = site_with(&issuer, ours(), |options| options.keys = KeySource::Set(set)).await;
-    issuer.go_away();
-    assert_eq!(who(&site, &signs.token(&issuer.claims())).await.status, 200, "and so may its keys");
-    is_refused(&who(&site, &signs.token_of(Some("x"), &issuer.claims())).await, "which do not change");
+    issuer.become_unavailable();
+    assert_eq!(who(&site, &signs.token(&issuer.claims())).await.status, 200, "and so can the keys");
+    is_refused(&who(&site, &signs.token_of(Some("x"), &issuer.claims())).await, "an unknown key id");
 }
 
 #[tokio::test]
-async fn a_configured_issuer_counts_as_a_credential_that_somebody_has() {
+async fn configured_issuer_counts_as_a_credential() {
     let engine = TestEngine::start(|builder| builder).await.unwrap();
     let server = Server::new((*engine).clone(), ApiOptions::default());
     assert!(!server.has_credentials().await.unwrap());

@@ -1,4 +1,4 @@
-//! A server whose engine and time are the test's own, and keys of its tenants.
+//! A server on a test engine with a manual clock, and keys of three tenants.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use stepwell::testing::TestEngine;
 use stepwell::{Builder, Grants};
 use stepwell_server::api::{ApiOptions, Server};
 
-use crate::kit::{Ask, Reply, delete, get, post, put};
+use crate::kit::{Reply, TestRequest, delete, get, post, put};
 use crate::table::granted;
 
-/// A server, and keys that may do everything.
+/// A server, and keys with every permission.
 pub(crate) struct Site {
     pub(crate) engine: TestEngine,
     pub(crate) server: Arc<Server>,
     pub(crate) router: Router,
     /// A key of the server's own tenant.
     pub(crate) host: String,
-    /// A key of a tenant.
+    /// A key of the tenant that most tests use.
     pub(crate) ours: String,
     /// A key of another tenant.
     pub(crate) theirs: String,
@@ -42,8 +42,8 @@ impl Site {
         Site { router: server.clone().router(), engine, server, host, ours, theirs }
     }
 
-    /// Asks as somebody of our tenant.
-    pub(crate) async fn ask(&self, ask: Ask) -> Reply {
+    /// Sends a request with the key of our tenant.
+    pub(crate) async fn ask(&self, ask: TestRequest) -> Reply {
         ask.by(&self.ours).to(&self.router).await
     }
 
@@ -63,8 +63,8 @@ impl Site {
         self.ask(delete(path)).await
     }
 
-    /// Asks as somebody of the other tenant.
-    pub(crate) async fn elsewhere(&self, ask: Ask) -> Reply {
+    /// Sends a request with the key of the other tenant.
+    pub(crate) async fn as_other_tenant(&self, ask: TestRequest) -> Reply {
         ask.by(&self.theirs).to(&self.router).await
     }
 }

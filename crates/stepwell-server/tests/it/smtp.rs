@@ -1,4 +1,4 @@
-//! A mail server that keeps what it is sent, and says no or nothing at all if it is told to.
+//! A mail server for tests: it stores the mails it gets, and rejects them or stops responding on request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,18 +9,18 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::kit::until;
 
-/// What the server does with the next mail, instead of taking it.
+/// A failure that the server simulates for one connection.
 #[derive(Debug, Clone)]
-pub(crate) enum Mood {
-    /// It answers so when it is told the recipient.
+pub(crate) enum SmtpFailure {
+    /// Sends this reply to the recipient command (`RCPT`).
     Says(&'static str),
-    /// It answers so to whoever connects.
+    /// Sends this reply as the greeting of the connection.
     Greets(&'static str),
-    /// It says nothing more.
+    /// Stops responding after the recipient command (`RCPT`).
     Hangs,
 }
 
-/// A mail as it came.
+/// A received mail. `from` and `to` are the lines of the SMTP commands.
 #[derive(Debug, Clone)]
 pub(crate) struct Mail {
     pub(crate) from: String,
@@ -29,14 +29,14 @@ pub(crate) struct Mail {
 }
 
 impl Mail {
-    /// The header lines of a name, unfolded.
+    /// Returns the unfolded values of the headers with this name.
     pub(crate) fn header(&self, name: &str) -> Vec<String> {
         let head = self.text.split("\r\n\r\n").next().unwrap().replace("\r\n ", " ");
         let lines = head.split("\r\n").filter_map(|line| line.split_once(": "));
         lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned()).collect()
     }
 
-    /// The mail as it reads once its lines are whole again.
+    /// Decodes the quoted-printable text of the mail.
     pub(crate) fn decoded(&self) -> String {
         let bytes = self.text.replace("=\r\n", "").into_bytes();
         let (mut plain, mut at) = (Vec::new(), 0);
@@ -56,7 +56,7 @@ impl Mail {
         String::from_utf8(plain).unwrap()
     }
 
-    /// The path of the first link in it.
+    /// Returns the path of the first answer link in the mail.
     pub(crate) fn link(&self) -> String {
         let text = self.decoded();
         let at = text.find("https://flows.example.com/l/").unwrap_or_else(|| panic!("{text}"));
@@ -69,7 +69,7 @@ impl Mail {
 pub(crate) struct Server {
     pub(crate) port: u16,
     mails: Arc<Mutex<Vec<Mail>>>,
-    moods: Arc<Mutex<VecDeque<Mood>>>,
+    moods: Arc<Mutex<VecDeque<SmtpFailure>>>,
     asked: Arc<AtomicUsize>,
 }
 
@@ -87,7 +87,7 @@ impl Server {
             while let Ok((stream, _)) = listener.accept().await {
                 let server = serving.clone();
                 tokio::spawn(async move {
-                    // Whoever hangs up has said enough.
+                    // An error means that the client has disconnected.
                     let _ = server.serve(stream).await;
                 });
             }
@@ -95,8 +95,8 @@ impl Server {
         server
     }
 
-    /// What becomes of the next mails.
-    pub(crate) fn moods(&self, moods: impl IntoIterator<Item = Mood>) {
+    /// Adds failures for the next connections, one for each.
+    pub(crate) fn moods(&self, moods: impl IntoIterator<Item = SmtpFailure>) {
         self.moods.lock().unwrap().extend(moods);
     }
 
@@ -104,13 +104,13 @@ impl Server {
         self.mails.lock().unwrap().clone()
     }
 
-    /// Waits for the first mail.
+    /// Waits for the first mail and returns it.
     pub(crate) async fn mail(&self) -> Mail {
         until("a mail arrives", async || self.mails().first().cloned()).await
     }
 
-    /// How often it was connected to.
-    pub(crate) fn times_asked(&self) -> usize {
+    /// Returns the number of connections so far.
+    pub(crate) fn connection_count(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 
@@ -120,7 +120,7 @@ impl Server {
         let (reading, mut writing) = stream.split();
         let mut lines = BufReader::new(reading).lines();
         let greeting = match mood {
-            Some(Mood::Greets(greeting)) => greeting,
+            Some(SmtpFailure::Greets(greeting)) => greeting,
             _ => "220 mail.example.com",
         };
         writing.write_all(format!("{greeting}\r\n").as_bytes()).await?;
@@ -135,8 +135,8 @@ impl Server {
                 "RCPT" => {
                     mail.to.push(line);
                     match mood {
-                        Some(Mood::Says(answer)) => answer,
-                        Some(Mood::Hangs) => std::future::pending().await,
+                        Some(SmtpFailure::Says(answer)) => answer,
+                        Some(SmtpFailure::Hangs) => std::future::pending().await,
                         _ => "250 ok",
                     }
                 }

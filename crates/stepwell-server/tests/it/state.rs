@@ -1,4 +1,4 @@
-//! Slots that runs share, over HTTP.
+//! Execution and workflow slots over HTTP.
 
 use serde_json::{Value, json};
 use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
@@ -9,7 +9,7 @@ use stepwell::{ActionError, Builder, Cx, Start, new_run_id};
 use crate::kit::{delete, get, post, put};
 use crate::site::Site;
 
-/// A run that starts another one below it, which waits.
+/// A parent workflow and its child, which waits for a signal.
 fn family() -> (Definition, Definition) {
     let below = Place::Wait(Wait { children: Some(ChildRule::All), ..Wait::default() });
     let parent = Spec::new("parent")
@@ -33,7 +33,7 @@ fn families(builder: Builder) -> Builder {
     builder.workflow(parent).workflow(child).action("start", start)
 }
 
-/// A site, a run of our tenant, and the run below it.
+/// A site with a parent run of our tenant. Returns the site, the run and its child.
 async fn with_run() -> (Site, RunId, RunId) {
     let site = Site::open_with(families).await;
     let started = site.post("/v1/runs", &json!({"workflow": "parent"})).await;
@@ -44,9 +44,9 @@ async fn with_run() -> (Site, RunId, RunId) {
     (site, run, child)
 }
 
-/// C2, C8: whoever asks with the root's id or with that of a run below it gets the same slot.
+/// C2, C8: the id of the root run and the id of its child lead to the same slot.
 #[tokio::test]
-async fn slots_of_an_execution_are_reached_by_any_of_its_runs() {
+async fn execution_slots_are_reachable_from_any_of_its_runs() {
     let (site, run, child) = with_run().await;
     for of in [run, child] {
         let shown = site.get(&format!("/v1/state/execution/{of}/total")).await;
@@ -66,9 +66,9 @@ async fn slots_of_an_execution_are_reached_by_any_of_its_runs() {
     site.get(&format!("/v1/state/execution/{nobody}/total/watch")).await.is(404, "noRun");
 }
 
-/// C3, C5.
+/// C3, C5: conditional writes compare revisions, and a deleted slot has no value.
 #[tokio::test]
-async fn a_slot_is_set_on_a_condition_and_deleted() {
+async fn slot_is_set_and_deleted_conditionally() {
     let site = Site::open().await;
     let path = "/v1/state/workflow/order/total";
     site.get(path).await.is(404, "noSlot");
@@ -78,22 +78,22 @@ async fn a_slot_is_set_on_a_condition_and_deleted() {
     };
     let made = set("if-none-match", "*", 1).await;
     assert_eq!((made.status.as_u16(), made.json()), (201, json!({"revision": 1, "created": true})));
-    let there = set("if-none-match", "*", 2).await.is(412, "moved");
+    let there = set("if-none-match", "*", 2).await.is(412, "revisionConflict");
     assert_eq!(there["params"], json!({"revision": 1, "exists": true}));
     assert_eq!(set("if-match", "\"1\"", 2).await.json(), json!({"revision": 2, "created": false}));
-    set("if-match", "\"1\"", 3).await.is(412, "moved");
-    site.ask(delete(path).header("if-match", "\"1\"")).await.is(412, "moved");
+    set("if-match", "\"1\"", 3).await.is(412, "revisionConflict");
+    site.ask(delete(path).header("if-match", "\"1\"")).await.is(412, "revisionConflict");
     assert_eq!(site.ask(delete(path).header("if-match", "\"2\"")).await.status, 204);
     site.get(path).await.is(404, "noSlot");
-    // A tombstone stays: what was decided on the value before is not written.
-    set("if-match", "\"2\"", 3).await.is(412, "moved");
+    // The tombstone has a new revision, so a write that names the revision of the deleted value conflicts.
+    set("if-match", "\"2\"", 3).await.is(412, "revisionConflict");
     assert_eq!(site.put(path, &json!({"value": null})).await.json(), json!({"revision": 4, "created": true}));
     assert_eq!(site.get(path).await.json()["value"], Value::Null);
 }
 
-/// C4.
+/// C4: the operations on slots: increment, merge, append, and removing the first or last item.
 #[tokio::test]
-async fn operations_are_done_on_the_value_as_it_is() {
+async fn slot_operations_apply_to_the_current_value() {
     let site = Site::open().await;
     let does = async |slot: &str, operation: &str, body: Value| {
         site.post(&format!("/v1/state/workflow/order/{slot}/{operation}"), &body).await
@@ -106,7 +106,7 @@ async fn operations_are_done_on_the_value_as_it_is() {
     assert_eq!(does("n", "increment", json!({"by": 1.5})).await.json()["value"], 2.5);
     assert_eq!(does("o", "merge", json!({"fields": {"a": {"x": 1}, "b": 1}})).await.json()["created"], true);
     does("o", "merge", json!({"fields": {"a": {"y": 2}}})).await;
-    assert_eq!(value("o").await, json!({"a": {"y": 2}, "b": 1}), "it is shallow");
+    assert_eq!(value("o").await, json!({"a": {"y": 2}, "b": 1}), "the merge is shallow");
     for item in [json!(1), Value::Null, json!(3)] {
         assert_eq!(does("l", "append", json!({"item": item})).await.status, 200);
     }
@@ -133,7 +133,7 @@ async fn operations_are_done_on_the_value_as_it_is() {
 }
 
 #[tokio::test]
-async fn the_same_idempotency_key_is_one_operation() {
+async fn same_idempotency_key_applies_an_operation_once() {
     let site = Site::open().await;
     let ask = |item: i64| {
         post("/v1/state/workflow/order/l/append")
@@ -162,7 +162,7 @@ async fn slots_are_listed_by_prefix_in_pages() {
 }
 
 #[tokio::test]
-async fn a_slot_is_watched_and_watching_goes_on_after_a_break() {
+async fn slot_watch_resumes_after_a_disconnect() {
     let (site, run, child) = with_run().await;
     let watch = || get(&format!("/v1/state/execution/{child}/total/watch")).by(&site.ours);
     let mut events = watch().events(&site.router).await;
@@ -177,12 +177,12 @@ async fn a_slot_is_watched_and_watching_goes_on_after_a_break() {
     let gone = json!({"found": false, "previous": 8, "revision": 3});
     assert_eq!(events.next().await, change(3, gone));
     let (id, _, data) = later.next().await.unwrap();
-    assert_eq!((id, &data["found"]), (Some(3), &json!(false)), "what was seen is not shown again");
+    assert_eq!((id, &data["found"]), (Some(3), &json!(false)), "a change is not sent twice");
 }
 
-/// The engine keeps API keys, catalogues and revoked tokens in slots of its own.
+/// The engine keeps API keys, catalogues and revoked tokens in reserved slots.
 #[tokio::test]
-async fn slots_of_the_engines_own_are_out_of_reach() {
+async fn engine_slots_are_not_reachable() {
     let site = Site::open().await;
     for path in ["/v1/state/workflow/stepwell.apikeys", "/v1/state/workflow/stepwell.apikeys/x"] {
         site.get(path).await.is(422, "invalid");
@@ -193,7 +193,7 @@ async fn slots_of_the_engines_own_are_out_of_reach() {
     site.ask(post(&format!("{path}/increment"))).await.is(422, "invalid");
     site.get(&format!("{path}/watch")).await.is(422, "invalid");
 
-    // An event is a run of the engine's own.
+    // An event is stored as a run of the engine.
     let theirs = site.engine.for_tenant(TenantScope::single());
     theirs.emit(stepwell::Event::new("PAID")).await.unwrap();
     let own = theirs.runs(RunQuery { limit: 1, ..RunQuery::default() }).await.unwrap().items[0].run;
@@ -201,17 +201,17 @@ async fn slots_of_the_engines_own_are_out_of_reach() {
     asked.is(422, "invalid");
 }
 
-/// D11.
+/// D11: a tenant's slots are hidden from other tenants.
 #[tokio::test]
 async fn another_tenant_reaches_nothing() {
     let (site, run, _) = with_run().await;
     site.put("/v1/state/workflow/order/total", &json!({"value": 1})).await;
-    site.elsewhere(get("/v1/state/workflow/order/total")).await.is(404, "noSlot");
-    assert_eq!(site.elsewhere(get("/v1/state/workflow/order")).await.json(), json!({"items": []}));
+    site.as_other_tenant(get("/v1/state/workflow/order/total")).await.is(404, "noSlot");
+    assert_eq!(site.as_other_tenant(get("/v1/state/workflow/order")).await.json(), json!({"items": []}));
     for path in ["", "/total", "/total/watch"] {
-        site.elsewhere(get(&format!("/v1/state/execution/{run}{path}"))).await.is(404, "noRun");
+        site.as_other_tenant(get(&format!("/v1/state/execution/{run}{path}"))).await.is(404, "noRun");
     }
     let set = put(&format!("/v1/state/execution/{run}/total")).json(&json!({"value": 0}));
-    site.elsewhere(set).await.is(404, "noRun");
+    site.as_other_tenant(set).await.is(404, "noRun");
     assert_eq!(site.get(&format!("/v1/state/execution/{run}/total")).await.json()["value"], 7);
 }

@@ -1,4 +1,4 @@
-//! What a server tells those who run it: metrics that can be read and are right, and traces that hold together.
+//! Telemetry of the server: valid and correct metrics, and connected traces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use crate::kit::{Reply, get, post, until};
 use crate::table::key_of;
 
-/// An order is split, and waits for its parcel.
+/// A workflow that starts a parcel as its child and waits for it.
 fn order() -> Definition {
     let rule = Wait { children: Some(ChildRule::All), ..Wait::default() };
     let retry = Retry { attempts: 3, delay_ms: 1, ..Retry::default() };
@@ -34,7 +34,7 @@ fn order() -> Definition {
         .unwrap()
 }
 
-/// A parcel is weighed once somebody has packed it.
+/// A workflow that waits for the signal `PACKED` and then weighs the parcel.
 fn parcel() -> Definition {
     Spec::new("parcel")
         .wait("table", "PACKED")
@@ -59,7 +59,7 @@ async fn weigh(_: Cx) -> Result<u32, ActionError> {
     Ok(7)
 }
 
-/// A server on a store, with keys of its own tenant.
+/// A server with telemetry, and a key of the server's own tenant.
 struct Office {
     engine: Engine,
     telemetry: Arc<Telemetry>,
@@ -86,11 +86,11 @@ impl Office {
         parsed(&reply.body)
     }
 
-    async fn ask(&self, ask: crate::kit::Ask) -> Reply {
+    async fn ask(&self, ask: crate::kit::TestRequest) -> Reply {
         ask.by(&self.key).to(&self.router).await
     }
 
-    /// Begins an order, and gives it and its parcel when that waits.
+    /// Starts an order and waits until its parcel waits. Returns the ids of both runs.
     async fn ordered(&self, headers: &[(&str, &str)]) -> (String, String) {
         let start = headers.iter().fold(post("/v1/runs"), |ask, (name, value)| ask.header(name, value));
         let started = self.ask(start.json(&json!({"workflow": "order"}))).await;
@@ -106,14 +106,14 @@ impl Office {
 
     async fn packed(&self, order: &str, parcel: &str) {
         let sent = self.ask(post(&format!("/v1/runs/{parcel}/signals/PACKED")).json(&json!({}))).await;
-        assert_eq!(sent.json(), json!({"outcome": "taken"}), "{sent:?}");
+        assert_eq!(sent.json(), json!({"outcome": "consumed"}), "{sent:?}");
         let ended = self.ask(get(&format!("/v1/runs/{order}?wait=20s"))).await.json();
         assert_eq!(ended["status"], "completed", "{ended}");
     }
 }
 
-/// Reads the text format strictly: every family has its help and its type before its samples, no series is there twice, and
-/// histograms add up.
+/// Parses the Prometheus text format strictly. Every family has its help and its type before its samples, no series
+/// appears twice, and the count of a histogram equals its last bucket.
 fn parsed(text: &str) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
     let mut families = BTreeMap::new();
@@ -125,9 +125,9 @@ fn parsed(text: &str) -> BTreeMap<String, f64> {
             described = name.to_owned();
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap();
-            assert_eq!(name, described, "the help is before the type");
+            assert_eq!(name, described, "the help precedes the type");
             assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
-            assert!(families.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} is there twice");
+            assert!(families.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} appears twice");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
             let is_ours = name.starts_with("stepwell_") || name.starts_with("process_");
             assert!(is_ours && name.bytes().all(|b| b == b'_' || b.is_ascii_lowercase()), "{name}");
@@ -139,7 +139,7 @@ fn parsed(text: &str) -> BTreeMap<String, f64> {
                 family.filter(|family| families.get(*family).is_some_and(|kind| kind == "histogram"));
             assert_eq!(family.unwrap_or(name), described, "{line}");
             let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
-            assert!(values.insert(series.to_owned(), value).is_none(), "{series} is there twice");
+            assert!(values.insert(series.to_owned(), value).is_none(), "{series} appears twice");
         }
     }
     for (series, count) in values.iter().filter(|(series, _)| series.contains("_count")) {
@@ -155,9 +155,9 @@ fn parsed(text: &str) -> BTreeMap<String, f64> {
     values
 }
 
-/// Every counter is compared, before and after.
+/// Compares the counters before and after a known number of operations.
 #[tokio::test]
-async fn what_is_done_between_two_looks_is_their_difference() {
+async fn counters_grow_by_what_happened_between_scrapes() {
     let options = ApiOptions::default();
     let place = Office::open(Arc::new(MemoryStore::new()), Telemetry::new(), options).await;
     let before = place.scraped().await;
@@ -179,7 +179,7 @@ async fn what_is_done_between_two_looks_is_their_difference() {
         ("stepwell_actions_ended_total{action=\"split\",outcome=\"done\"}", 1.0),
         ("stepwell_actions_ended_total{action=\"weigh\",outcome=\"done\"}", 1.0),
         ("stepwell_action_seconds_count{action=\"split\"}", 2.0),
-        ("stepwell_signals_total{outcome=\"taken\"}", 1.0),
+        ("stepwell_signals_total{outcome=\"consumed\"}", 1.0),
         ("stepwell_signals_total{outcome=\"kept\"}", 0.0),
         ("stepwell_signals_total{outcome=\"refused\"}", 1.0),
         ("stepwell_http_requests_total{route=\"startRun\",status=\"2xx\"}", 1.0),
@@ -195,15 +195,15 @@ async fn what_is_done_between_two_looks_is_their_difference() {
     let refused = after.keys().filter(|series| series.starts_with("stepwell_commits_refused_total"));
     let refused: f64 = refused.map(|series| grown(series)).sum();
     let committed = grown("stepwell_commit_seconds_count") - refused;
-    assert_eq!(committed, grown("stepwell_turns_total") + 1.0, "everything but the start is a turn");
+    assert_eq!(committed, grown("stepwell_commit_cycles_total") + 1.0, "all but the start are commit cycles");
     for (series, is) in [
         ("stepwell_http_in_flight", 1.0),
         ("stepwell_http_streams_open", 0.0),
         ("stepwell_http_waits_open", 0.0),
-        ("stepwell_runs_held", 0.0),
-        ("stepwell_runs_held_max", 256.0),
+        ("stepwell_runs_owned", 0.0),
+        ("stepwell_runs_owned_max", 256.0),
         ("stepwell_store_up", 1.0),
-        ("stepwell_oldest_due_seconds", 0.0),
+        ("stepwell_oldest_due_run_seconds", 0.0),
         ("stepwell_actions_running{action=\"split\"}", 0.0),
         (concat!("stepwell_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
     ] {
@@ -214,7 +214,7 @@ async fn what_is_done_between_two_looks_is_their_difference() {
 }
 
 #[tokio::test]
-async fn metrics_are_for_those_who_may_see_the_server_unless_they_are_for_everybody() {
+async fn metrics_require_host_view_permission_unless_public() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let engine = Engine::builder(store).start().await.unwrap();
     let server = Arc::new(Server::new(engine.clone(), ApiOptions::default()));
@@ -226,7 +226,7 @@ async fn metrics_are_for_those_who_may_see_the_server_unless_they_are_for_everyb
     get("/metrics").by(&blind).to(&router).await.is(403, "denied");
     let seeing = key_of(&server, 1, &[Permission::View]).await;
     assert_eq!(get("/metrics").by(&seeing).to(&router).await.status, 200);
-    // A second server of the same process has metrics of its own.
+    // A second server in the same process has separate metrics.
     let public = ApiOptions { metrics_are_public: true, ..ApiOptions::default() };
     let open = Arc::new(Server::new(engine, public)).router();
     let read = get("/metrics").to(&open).await;
@@ -235,7 +235,7 @@ async fn metrics_are_for_those_who_may_see_the_server_unless_they_are_for_everyb
     get("/v1/runs").to(&open).await.is(401, "unauthorized");
 }
 
-/// A collector of the test's own.
+/// An OpenTelemetry collector that stores the requests it gets.
 struct Collector {
     url: String,
     got: Arc<Mutex<Vec<Value>>>,
@@ -263,7 +263,7 @@ impl Collector {
         TraceOptions { service: service.to_owned(), headers, ..TraceOptions::new(self.url.as_str()) }
     }
 
-    /// Every span that has come, with the service that it is from.
+    /// Returns every received span with the name of its service.
     fn spans(&self) -> Vec<(String, Value)> {
         let mut spans = Vec::new();
         for body in self.got.lock().unwrap().iter() {
@@ -284,10 +284,10 @@ fn attribute(of: &Value, name: &str) -> Option<String> {
 
 const CALLER: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
 
-/// Every span is another one, and all but the first are below one that is there.
+/// Asserts that the spans form one tree: ids are unique, every parent exists, and there is one root.
 fn holds_together(of_run: &[&(String, Value)]) {
     let ids: BTreeSet<_> = of_run.iter().map(|(_, span)| span["spanId"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), of_run.len(), "every span is another one");
+    assert_eq!(ids.len(), of_run.len(), "span ids are unique");
     let mut roots = 0;
     for (_, span) in of_run {
         match span["parentSpanId"].as_str() {
@@ -301,7 +301,7 @@ fn holds_together(of_run: &[&(String, Value)]) {
 }
 
 #[tokio::test]
-async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
+async fn run_and_child_share_a_trace_across_processes() {
     let collector = Collector::open().await;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let opened = async |service: &str| {
@@ -329,11 +329,11 @@ async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
     let words = |spans: &[&Value], name: &str| -> Vec<String> {
         spans.iter().map(|span| attribute(span, name).unwrap_or_default()).collect()
     };
-    let tries = named("first", "split");
-    assert_eq!(words(&tries, "stepwell.outcome"), ["failed", "done"]);
-    assert_eq!(words(&tries, "stepwell.attempt"), ["1", "2"]);
+    let attempts = named("first", "split");
+    assert_eq!(words(&attempts, "stepwell.outcome"), ["failed", "done"]);
+    assert_eq!(words(&attempts, "stepwell.attempt"), ["1", "2"]);
     assert_eq!(
-        (&tries[0]["status"], &tries[1]["status"]),
+        (&attempts[0]["status"], &attempts[1]["status"]),
         (&json!({"code": 2, "message": "busy"}), &json!({}))
     );
     assert_eq!(words(&named("second", "weigh"), "stepwell.run"), [parcel.as_str()]);
@@ -350,7 +350,7 @@ async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
     let (start, child) = (named("first", "start order")[0], named("first", "start parcel")[0]);
     assert_eq!(child["parentSpanId"], start["spanId"], "the child is below its parent");
 
-    // The request is in its caller's trace, and the two know of each other.
+    // The request belongs to its caller's trace. Its span and the span of the start link to each other.
     let asked = all.iter().find(|(_, span)| span["name"] == "POST /v1/runs").map(|(_, span)| span).unwrap();
     assert_eq!((&asked["traceId"], &asked["parentSpanId"]), (&json!(CALLER.0), &json!(CALLER.1)));
     assert_eq!(
@@ -367,12 +367,12 @@ async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
         "{signal}"
     );
     assert!(!signal["links"].as_array().unwrap().is_empty());
-    // Nothing of what runs hold is in a span.
+    // Spans contain no data of runs.
     assert!(!all.iter().any(|(_, span)| span.to_string().contains("the table is full")));
 }
 
 #[tokio::test]
-async fn who_asks_is_told_whether_the_trace_is_written_and_may_say_that_it_is_not() {
+async fn sampling_follows_the_caller_and_is_reported() {
     let collector = Collector::open().await;
     let telemetry = Telemetry::traced(collector.options("x")).unwrap();
     let place = Office::open(Arc::new(MemoryStore::new()), telemetry, ApiOptions::default()).await;
@@ -394,9 +394,9 @@ async fn who_asks_is_told_whether_the_trace_is_written_and_may_say_that_it_is_no
     assert!(!collector.spans().iter().any(|(service, _)| service == "off"));
 }
 
-/// A collector that is away, or takes a connection and says nothing, costs spans and nothing else.
+/// If the collector is down or does not respond, spans are lost and nothing else.
 #[tokio::test]
-async fn a_collector_that_does_not_answer_holds_nobody_up() {
+async fn unavailable_collector_costs_only_spans() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let away = closed.local_addr().unwrap();
     drop(closed);
@@ -414,18 +414,18 @@ async fn a_collector_that_does_not_answer_holds_nobody_up() {
         place.telemetry.flush(Duration::from_secs(2)).await;
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         let metrics = place.scraped().await;
-        assert!(metrics["stepwell_spans_lost_total"] > 5.0, "{metrics:?}");
+        assert!(metrics["stepwell_spans_dropped_total"] > 5.0, "{metrics:?}");
         assert_eq!(metrics["stepwell_spans_sent_total"], 0.0);
     }
     for wrong in ["", "collector.example.com:4318", "ftp://collector.example.com"] {
         let error = Telemetry::traced(TraceOptions::new(wrong)).unwrap_err();
-        assert!(error.to_string().contains("cannot be sent"), "{error}");
+        assert!(error.to_string().contains("cannot send traces"), "{error}");
     }
 }
 
-/// The program itself: what its store and its connections do is counted too.
+/// The binary also counts the writes of its store and its connections.
 #[test]
-fn a_server_on_sqlite_counts_what_it_writes_and_who_is_connected() {
+fn sqlite_server_counts_writes_and_connections() {
     let folder = tempfile::tempdir().unwrap();
     let server = crate::serving::dev(folder.path());
     let scraped = || {
@@ -442,7 +442,7 @@ fn a_server_on_sqlite_counts_what_it_writes_and_who_is_connected() {
     assert!(grown("stepwell_store_writes_total") >= 1.0, "{after:#?}");
     assert!(grown("stepwell_store_sync_seconds_count") >= 1.0);
     assert_eq!(after["stepwell_store_batch_writes_sum"], after["stepwell_store_writes_total"]);
-    // What is written is in the log first.
+    // Writes go to the write-ahead log first, so either part may be small.
     let bytes = ["database", "log"].map(|part| after[&format!("stepwell_store_bytes{{part=\"{part}\"}}")]);
     assert!(bytes.iter().all(|bytes| *bytes > 0.0) && bytes.iter().sum::<f64>() > 10_000.0, "{bytes:?}");
     assert!(after["stepwell_store_sync_seconds_sum"] <= after["stepwell_store_batch_seconds_sum"]);

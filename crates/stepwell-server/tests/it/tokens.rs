@@ -1,4 +1,4 @@
-//! Flows and the keys that seal their tokens, as routes of the server.
+//! The server's routes for flows and for the keys that seal their tokens.
 
 use serde_json::{Value, json};
 use stepwell::Permission;
@@ -6,7 +6,7 @@ use stepwell::flow::{Key, Message, OutletError};
 use stepwell_server::api::{ApiOptions, Server};
 
 use crate::flows::flows_with;
-use crate::kit::{Ask, get, post};
+use crate::kit::{TestRequest, get, post};
 use crate::site::Site;
 use crate::table::key_of;
 
@@ -27,7 +27,7 @@ pub(crate) fn token(begun: &Value) -> &str {
     begun["token"].as_str().unwrap()
 }
 
-pub(crate) fn resume(token: &str, input: &Value) -> Ask {
+pub(crate) fn resume(token: &str, input: &Value) -> TestRequest {
     post("/v1/flows/resume").json(&json!({"token": token, "input": input}))
 }
 
@@ -35,19 +35,19 @@ pub(crate) fn password(password: &str) -> Value {
     json!({"user": "ann", "password": password})
 }
 
-/// E1, E2, E3, E9: whoever has the token needs nothing else; it names its tenant.
+/// E1, E2, E3, E9: a resume needs only the token, which names its tenant.
 #[tokio::test]
-async fn a_flow_is_started_by_somebody_known_and_resumed_by_whoever_has_its_token() {
+async fn flow_start_needs_a_key_and_resume_only_its_token() {
     for strategy in ["sealed", "handle", "durable"] {
         let site = site(strategy).await;
         post("/v1/flows/login").json(&json!({})).to(&site.router).await.is(401, "unauthorized");
         let begun = begun(&site, "login", json!({})).await;
-        assert_eq!((&begun["status"], &begun["rests"]), (&json!("waiting"), &json!(strategy)));
+        assert_eq!((&begun["status"], &begun["strategy"]), (&json!("waiting"), &json!(strategy)));
         assert_eq!(begun["waits"][0]["outcomes"], json!(["PASSWORD"]));
         let token = token(&begun);
         let shown = get("/v1/flows/show").header("x-flow-token", token).to(&site.router).await;
         assert_eq!((shown.status.as_u16(), &shown.json()["waits"]), (200, &begun["waits"]));
-        let unfit = resume(token, &json!({"user": ""})).to(&site.router).await.is(422, "unfit");
+        let unfit = resume(token, &json!({"user": ""})).to(&site.router).await.is(422, "validationFailed");
         assert!(unfit["traceId"].is_string() && unfit["errors"].as_array().unwrap().len() == 2, "{unfit}");
         let asked = resume(token, &password("secret")).to(&site.router).await;
         assert_eq!(asked.status, 200, "{asked:?}");
@@ -57,9 +57,9 @@ async fn a_flow_is_started_by_somebody_known_and_resumed_by_whoever_has_its_toke
     }
 }
 
-/// E8, E10.
+/// E8, E10: used and unknown tokens get the same answer, and the `Authorization` header is not read as a token.
 #[tokio::test]
-async fn a_token_that_is_not_good_is_always_the_same_answer_and_is_not_read_from_the_credential() {
+async fn invalid_tokens_get_one_answer_and_bearer_is_ignored() {
     let site = site("handle").await;
     let begun = begun(&site, "login", json!({})).await;
     let token = token(&begun);
@@ -76,9 +76,9 @@ async fn a_token_that_is_not_good_is_always_the_same_answer_and_is_not_read_from
     resume(token, &password("secret")).to(&site.router).await.is(410, "gone");
 }
 
-/// E6: the same key gets the same answer, next token included.
+/// E6: the same key gets the same answer, including the next token.
 #[tokio::test]
-async fn the_same_key_gets_the_same_answer_with_its_token() {
+async fn same_key_returns_the_same_answer_and_token() {
     let site = site("handle").await;
     let start = || post("/v1/flows/login").header("idempotency-key", "s-1").json(&json!({"input": {}}));
     let (first, again) = (site.ask(start()).await, site.ask(start()).await);
@@ -92,28 +92,28 @@ async fn the_same_key_gets_the_same_answer_with_its_token() {
         (200, &two.body, "true")
     );
     go("other").to(&site.router).await.is(422, "keyReused");
-    // Another tenant's key of the same name is another one.
-    let theirs = site.elsewhere(start()).await;
+    // The same idempotency key in another tenant is another key.
+    let theirs = site.as_other_tenant(start()).await;
     assert_eq!((theirs.status.as_u16(), theirs.header("idempotency-replayed")), (201, ""));
     assert_ne!(theirs.json()["flow"], first["flow"]);
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_refused() {
+async fn invalid_flow_starts_are_refused() {
     let site = site("handle").await;
     site.post("/v1/flows/nothing", &json!({})).await.is(404, "unknownWorkflow");
     site.post("/v1/flows/login", &json!({"inptu": 1})).await.is(400, "badBody");
-    site.post("/v1/flows/login", &json!({"input": 3})).await.is(422, "unfit");
+    site.post("/v1/flows/login", &json!({"input": 3})).await.is(422, "validationFailed");
     site.get("/v1/flows/login").await.is(405, "methodNotAllowed");
     let bare = site.ask(post("/v1/flows/login")).await;
-    assert_eq!(bare.status, 201, "no body is no input");
+    assert_eq!(bare.status, 201, "the body is optional");
     let viewer = key_of(&site.server, 2, &[Permission::View]).await;
     post("/v1/flows/login").by(&viewer).to(&site.router).await.is(403, "denied");
 }
 
-/// E8: a page that asks, as often as it is asked for, and an answer that is taken once.
+/// E8: the page can be opened any number of times; the link accepts one answer.
 #[tokio::test]
-async fn a_link_has_a_page_that_asks_and_is_answered_once() {
+async fn link_shows_a_form_and_is_answered_once() {
     let site = site("handle").await;
     let begun = begun(&site, "invite", json!({"prompt": "Ann invites you"})).await;
     let link = format!("/l/{}", token(&begun));
@@ -138,9 +138,9 @@ async fn a_link_has_a_page_that_asks_and_is_answered_once() {
     large.is(413, "bodyTooLarge");
 }
 
-/// E1: keys have ids and rotate; their secrets are shown nowhere.
+/// E1: keys have ids and can be rotated; their secrets are never shown.
 #[tokio::test]
-async fn the_keys_that_seal_are_listed_by_their_ids() {
+async fn sealing_keys_are_listed_by_id() {
     let (engine, flows) = flows_with("sealed", |flows| flows).await;
     let ring = flows.keys().clone();
     let server = Server::new((*engine).clone(), ApiOptions::default()).with_flows(flows);

@@ -1,4 +1,4 @@
-//! Where a token may be, and the cookie it may be in.
+//! Sources of a flow's token in a request, and the cookie for it.
 
 use serde_json::json;
 use stepwell_server::routes::FlowRoutes;
@@ -11,7 +11,7 @@ fn answer() -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_token_is_taken_from_wherever_it_is() {
+async fn token_is_read_from_body_query_header_or_cookie() {
     let routes = FlowRoutes::new().cookie("flow").unwrap();
     let world = world_with("sealed", routes, |flows| flows).await;
     let begun = world.start("login", json!({})).await;
@@ -53,7 +53,7 @@ async fn a_token_is_taken_from_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn a_cookie_holds_the_token_until_it_expires_and_goes_when_the_flow_ends() {
+async fn cookie_holds_the_token_until_the_flow_ends() {
     let routes = FlowRoutes::new().cookie("flow").unwrap();
     let world = world_with("handle", routes, |flows| flows).await;
     let begun = world.start("login", json!({})).await;
@@ -70,8 +70,8 @@ async fn a_cookie_holds_the_token_until_it_expires_and_goes_when_the_flow_ends()
     );
     let wrong = post("/v1/flows/resume").header("cookie", cookie).json(&json!({"input": {}}));
     let wrong = wrong.to(&world.router).await;
-    wrong.is(422, "unfit");
-    assert_eq!(wrong.header("set-cookie"), "", "the token is still good");
+    wrong.is(422, "validationFailed");
+    assert_eq!(wrong.header("set-cookie"), "", "the token is still valid");
     let next = post("/v1/flows/resume").header("cookie", cookie).json(&answer()).to(&world.router).await;
     let second = next.header("set-cookie").split(';').next().unwrap().to_owned();
     assert!(second.starts_with("flow=handle.") && second != cookie, "{next:?}");
@@ -88,7 +88,7 @@ async fn a_cookie_holds_the_token_until_it_expires_and_goes_when_the_flow_ends()
 }
 
 #[tokio::test]
-async fn a_cookie_is_only_as_open_as_it_is_told_to_be() {
+async fn cookie_attributes_follow_the_options() {
     let routes = FlowRoutes::new().cookie("flow").unwrap().cookie_path("/app/v1").unwrap().insecure_cookie();
     let world = world_with("sealed", routes, |flows| flows).await;
     let begun = world.start("login", json!({})).await;
@@ -102,7 +102,7 @@ async fn a_cookie_is_only_as_open_as_it_is_told_to_be() {
 }
 
 #[tokio::test]
-async fn without_a_cookie_none_is_read_and_authorization_may_be_somebody_elses() {
+async fn unconfigured_cookie_and_ignored_bearer_are_not_read() {
     let plain = world("sealed").await;
     let token = plain.token("login", json!({})).await;
     let show = get("/v1/flows/show").header("cookie", &format!("flow={token}"));

@@ -1,4 +1,4 @@
-//! A web server that keeps what it is asked and answers byte by byte as the test says.
+//! A web server for tests: it records requests and answers with the bytes that the test chooses.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What it was asked.
+/// A request that the server received.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// By names in small letters.
+    /// Values by lower-case header name.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: String,
 }
@@ -23,17 +23,17 @@ impl Asked {
     }
 }
 
-/// What it answers.
+/// The bytes of a response, and what follows them.
 pub(crate) enum Says {
-    /// This, and it hangs up.
+    /// Sends these bytes and closes the connection.
     All(Vec<u8>),
-    /// This, and nothing more, but it does not hang up.
+    /// Sends these bytes and keeps the connection open.
     Begins(Vec<u8>),
-    /// The first, and then the second for ever.
+    /// Sends the first bytes once, then repeats the second until the client disconnects.
     Endless(Vec<u8>, Vec<u8>),
 }
 
-/// An answer with its length, status, headers and body.
+/// A complete response with a status, headers, a body and its `content-length`.
 pub(crate) fn says(status: u16, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Says {
     let body = body.as_ref();
     let mut bytes = format!("HTTP/1.1 {status} Said\r\ncontent-length: {}\r\n", body.len());
@@ -60,7 +60,7 @@ impl Web {
             while let Ok((stream, _)) = listener.accept().await {
                 let (web, answer) = (serving.clone(), answer.clone());
                 tokio::spawn(async move {
-                    // Whoever hangs up has heard enough.
+                    // An error means that the client has disconnected.
                     let _ = web.serve(stream, &*answer).await;
                 });
             }
@@ -76,7 +76,7 @@ impl Web {
         self.asked.lock().unwrap().clone()
     }
 
-    /// Somebody did not wait for the end of an endless answer.
+    /// Returns true if a client has disconnected during an endless response.
     pub(crate) fn was_hung_up(&self) -> bool {
         self.was_hung_up.load(Ordering::SeqCst)
     }

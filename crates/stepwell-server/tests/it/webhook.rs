@@ -1,4 +1,4 @@
-//! Links that are sent to programs.
+//! The webhook outlet, which sends the tokens and answer links of flows to programs.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::kit::{self, until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// A program that is sent webhooks, and answers with the next of these statuses.
+/// A receiver of webhooks. It answers with the last of `statuses` and removes it; with 204 if there is none.
 #[derive(Clone)]
 struct Receiver {
     address: String,
@@ -78,7 +78,7 @@ fn message(to: &str) -> Message {
     }
 }
 
-/// Checks a message as its receiver would.
+/// Verifies the signature of a message as its receiver would, and returns the body.
 #[track_caller]
 fn verified(headers: &HeaderMap, body: &[u8]) -> Value {
     let header = |name: &str| headers[name].to_str().unwrap().to_owned();
@@ -94,7 +94,7 @@ fn verified(headers: &HeaderMap, body: &[u8]) -> Value {
 }
 
 #[tokio::test]
-async fn a_flow_is_answered_by_the_program_that_was_sent_its_token() {
+async fn webhook_receiver_answers_the_flow() {
     let receiver = Receiver::start().await;
     let outlet = webhook().build().unwrap();
     let world = world_with("handle", FlowRoutes::new(), |flows| flows.outlet("hook", outlet)).await;
@@ -116,7 +116,7 @@ async fn a_flow_is_answered_by_the_program_that_was_sent_its_token() {
 }
 
 #[tokio::test]
-async fn an_answer_is_success_or_to_be_tried_again_or_final_and_redirects_are_not_followed() {
+async fn webhook_status_decides_between_retry_and_failure() {
     let receiver = Receiver::start().await;
     let webhook = webhook().url(format!("{}/hook", receiver.address)).build().unwrap();
     for (status, is_final) in
@@ -136,7 +136,7 @@ async fn an_answer_is_success_or_to_be_tried_again_or_final_and_redirects_are_no
 }
 
 #[tokio::test]
-async fn messages_do_not_go_into_private_networks_or_in_the_clear_unless_that_is_allowed() {
+async fn private_and_plaintext_targets_must_be_allowed() {
     let receiver = Receiver::start().await;
     let url = format!("{}/hook", receiver.address);
     let by_name = url.replace("127.0.0.1", "localhost");
@@ -160,7 +160,7 @@ async fn messages_do_not_go_into_private_networks_or_in_the_clear_unless_that_is
 }
 
 #[tokio::test]
-async fn who_is_not_there_or_says_nothing_may_be_asked_again() {
+async fn unreachable_receiver_is_retryable() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     let webhook = webhook().timeout(Duration::from_millis(100)).build().unwrap();
@@ -168,12 +168,12 @@ async fn who_is_not_there_or_says_nothing_may_be_asked_again() {
     assert!(!error.is_final() && error.to_string().contains("100 ms"), "{error}");
     drop(silent);
     let error = webhook.send(message(&url)).await.unwrap_err();
-    assert!(!error.is_final() && error.to_string().contains("could not be reached"), "{error}");
+    assert!(!error.is_final() && error.to_string().contains("cannot reach"), "{error}");
 }
 
-/// A server by https: only one whose certificate is from a known authority is sent anything.
+/// Over HTTPS, nothing is sent to a server whose certificate is not from a known authority.
 #[tokio::test]
-async fn a_server_is_checked_before_it_is_sent_a_secret() {
+async fn certificate_is_checked_before_sending() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.der().clone(), made.signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -201,7 +201,7 @@ async fn a_server_is_checked_before_it_is_sent_a_secret() {
     });
     let unknown = webhook().allow_private_host("localhost").build().unwrap();
     let error = unknown.send(message(&url)).await.unwrap_err();
-    assert!(!error.is_final() && error.to_string().contains("could not be reached"), "{error}");
+    assert!(!error.is_final() && error.to_string().contains("cannot reach"), "{error}");
     assert_eq!(*came.lock().unwrap(), "");
 
     let mut roots = rustls::RootCertStore::empty();

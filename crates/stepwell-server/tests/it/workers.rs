@@ -1,4 +1,4 @@
-//! The example workers, as processes of their own, against the server as one.
+//! The example workers and the server, each as a separate process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::serving::{Serving, dev};
 
-/// How long anything may take.
+/// Maximum time to wait for a condition.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The compiler that the TypeScript worker is checked with.
+/// The npm package that compiles the TypeScript worker.
 const TYPESCRIPT: &str = "typescript@5.9.3";
 
 const BOTH: &str = "
@@ -30,7 +30,7 @@ steps:
     value: { text: { $expr: vars.shouted.text }, characters: { $expr: vars.counted.characters } }
 ";
 
-/// A worker that was started here; it is killed when the test is over.
+/// A worker process, killed when this is dropped.
 struct Worker(Child);
 
 impl Drop for Worker {
@@ -44,12 +44,12 @@ impl Worker {
     fn start(server: &Serving, name: &str, program: &str, file: &Path) -> Worker {
         let mut command = Command::new(program);
         command.arg(file).env("STEPWELL_URL", format!("http://{}", server.address));
-        command.env("STEPWELL_KEY", &server.key).env("WORKER_NAME", name).env("WORKER_LEASE_S", "2");
+        command.env("STEPWELL_KEY", &server.key).env("WORKER_NAME", name).env("WORKER_LEASE_S", "6");
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         Worker(child.unwrap_or_else(|error| panic!("this test needs `{program}`: {error}")))
     }
 
-    /// Told to stop, it ends by itself.
+    /// Sends SIGTERM and asserts that the worker exits with code 0.
     fn stops(&mut self) {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -64,7 +64,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(began.elapsed() < PATIENCE, "it was waited in vain until {what}");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -77,7 +77,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The TypeScript worker, checked and made into JavaScript.
+/// Type-checks and compiles the TypeScript worker. Returns the path of the JavaScript file.
 fn compiled(folder: &Path) -> PathBuf {
     let install = ["install", "--no-save", "--no-audit", "--no-fund", "--prefix", ".", TYPESCRIPT];
     let installed = Command::new("npm").args(install).current_dir(folder).output();
@@ -122,10 +122,10 @@ fn result(server: &Serving, run: &str) -> Value {
     })
 }
 
-/// A workflow goes through a worker in Python and one in TypeScript; one that is killed in the middle loses its task to another,
-/// and its word with it.
+/// A run uses a worker in Python and one in TypeScript. When a worker is killed, another gets its task, and a result
+/// under the old lease is refused.
 #[test]
-fn the_example_workers_do_what_the_server_gives_them_and_one_may_be_killed() {
+fn example_workers_complete_runs_despite_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let script = compiled(folder.path());
     let server = server(folder.path());
@@ -133,8 +133,8 @@ fn the_example_workers_do_what_the_server_gives_them_and_one_may_be_killed() {
     let mut node = Worker::start(&server, "node", "node", &script);
     let run = result(&server, &start(&server, "hello", 0));
     assert_eq!(run["result"], json!({"text": "HELLO", "characters": 5}), "{run}");
-    // Longer than the lease: it is kept by heartbeats.
-    let run = result(&server, &start(&server, "slow", 3));
+    // Longer than the lease, which heartbeats renew.
+    let run = result(&server, &start(&server, "slow", 8));
     assert_eq!((&run["result"]["text"], &run["failures"]), (&json!("SLOW"), &json!([])), "{run}");
 
     let killed = start(&server, "killed", 600);

@@ -1,4 +1,4 @@
-//! What a server's answer comes to: an output, or a failure that says whether to try again.
+//! Converts a response to the action's output, or to an error that is retryable or not.
 
 use std::collections::BTreeMap;
 
@@ -14,37 +14,38 @@ use serde_json::Value;
 use stepwell::ActionError;
 use tokio::time::{Instant, timeout_at};
 
-use super::input::{Asked, media_type};
+use super::input::{PreparedRequest, media_type};
 use super::too_late;
 
-/// Bytes of a refusal that are read: more than are shown, so that a secret at the end of what is shown is seen whole.
+/// Maximum number of bytes read of an error response. It is more than the part that is shown, so that a secret at the
+/// end of that part is recognised as a whole.
 const READ: usize = 64 * 1024;
-/// Characters of a refusal that are shown.
+/// Maximum number of characters of an error response that are shown.
 const SHOWN: usize = 500;
 
-/// What the server answered.
+/// The response of the server.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Output {
-    /// The status.
+    /// HTTP status code of the last response.
     status: u16,
-    /// The headers, with names in small letters; several of one name are one text with commas.
+    /// Headers by lower-case name. Several values of one header are joined with commas.
     headers: BTreeMap<String, String>,
-    /// The body: as JSON if the server says that it is, else as text; null if it is neither.
+    /// Body: JSON if `Content-Type` says so, otherwise text. Null if the body is empty JSON or not UTF-8.
     body: Value,
-    /// The body in base64, if it is no text.
+    /// Body in base64, if it is not UTF-8 text.
     #[serde(skip_serializing_if = "Option::is_none")]
     body_base64: Option<String>,
-    /// The address that answered: the one that was asked, or where it sent the request on to, without the query.
+    /// URL that answered: the requested URL, or the target of the last redirect without its query.
     pub(super) url: String,
-    /// How long it took.
+    /// Duration of the request including redirects, in milliseconds.
     pub(super) duration_ms: u64,
 }
 
-/// Reads an answer.
+/// Reads a response. A status that is not expected is an error.
 pub(super) async fn read(
     response: Response<Body>,
     host: &str,
-    asked: &Asked,
+    asked: &PreparedRequest,
     deadline: Instant,
 ) -> Result<Output, ActionError> {
     let (head, body) = response.into_parts();
@@ -65,12 +66,17 @@ pub(super) async fn read(
     })
 }
 
-/// The whole body, unless it is too long: then no more is read, and the connection is closed.
-async fn whole(mut body: Body, host: &str, asked: &Asked, deadline: Instant) -> Result<Vec<u8>, ActionError> {
+/// Reads the whole body. If it is too long, reading stops and the connection is closed.
+async fn whole(
+    mut body: Body,
+    host: &str,
+    asked: &PreparedRequest,
+    deadline: Instant,
+) -> Result<Vec<u8>, ActionError> {
     let most = asked.most_bytes;
     let too_large = || {
-        let why = format!("the answer of `{host}` is longer than {most} bytes (`max_response_bytes`)");
-        ActionError::new("tooLarge", why).finally()
+        let why = format!("the response of `{host}` is longer than {most} bytes (`max_response_bytes`)");
+        ActionError::new("tooLarge", why).non_retryable()
     };
     if body.size_hint().lower() > most as u64 {
         return Err(too_large());
@@ -82,7 +88,7 @@ async fn whole(mut body: Body, host: &str, asked: &Asked, deadline: Instant) -> 
         let frame = frame.map_err(|error| {
             ActionError::new(
                 "connect",
-                format!("the connection to `{host}` broke within the answer: {error}"),
+                format!("the connection to `{host}` was lost within the response: {error}"),
             )
         })?;
         let Some(data) = frame.data_ref() else { continue };
@@ -93,7 +99,7 @@ async fn whole(mut body: Body, host: &str, asked: &Asked, deadline: Instant) -> 
     }
 }
 
-/// As much of a refusal as is there in time: that it was refused is known without.
+/// Reads the beginning of an error response. A timeout is not an error here, because the status is already known.
 async fn beginning(mut body: Body, deadline: Instant) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < READ {
@@ -104,7 +110,7 @@ async fn beginning(mut body: Body, deadline: Instant) -> Vec<u8> {
     bytes
 }
 
-/// The body as it is given to the workflow.
+/// Returns the body as a value for the workflow, and as base64 if it is not UTF-8.
 fn value(headers: &HeaderMap, bytes: Vec<u8>) -> (Value, Option<String>) {
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
@@ -132,15 +138,21 @@ fn texts(headers: &HeaderMap) -> BTreeMap<String, String> {
     texts
 }
 
-/// The failure that a status is. What is wrong with the request stays wrong; the rest may be tried again.
-fn failure(host: &str, status: StatusCode, headers: &HeaderMap, begins: &[u8], asked: &Asked) -> ActionError {
+/// Returns the error for a status. Client errors other than 408, 425 and 429 are not retryable.
+fn failure(
+    host: &str,
+    status: StatusCode,
+    headers: &HeaderMap,
+    begins: &[u8],
+    asked: &PreparedRequest,
+) -> ActionError {
     let code = status.as_u16();
     let mut message = format!("`{host}` answered with status {code}");
     if let Some(later) = headers.get(RETRY_AFTER).filter(|_| matches!(code, 429 | 503)) {
         let later: String = String::from_utf8_lossy(later.as_bytes()).chars().take(40).collect();
         let is_seconds = later.bytes().all(|byte| byte.is_ascii_digit());
         let unit = if is_seconds { " seconds" } else { "" };
-        message = format!("{message} and asks to be tried again after {later}{unit} (Retry-After)");
+        message = format!("{message} and asks for a retry after {later}{unit} (Retry-After)");
     }
     let begins = shown(begins, &asked.given);
     if !begins.is_empty() {
@@ -148,18 +160,19 @@ fn failure(host: &str, status: StatusCode, headers: &HeaderMap, begins: &[u8], a
     }
     let failed = ActionError::new("httpStatus", message);
     let may_pass = matches!(code, 408 | 425 | 429);
-    if status.is_client_error() && !may_pass { failed.finally() } else { failed }
+    if status.is_client_error() && !may_pass { failed.non_retryable() } else { failed }
 }
 
-/// The beginning of a refusal. It does not end within a text that was sent: half a secret would be found by nobody.
+/// Returns the beginning of an error response. It never ends inside a text that was sent, because the redaction of
+/// secrets would not find half a secret.
 fn shown(bytes: &[u8], given: &[String]) -> String {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
-        // The last character may be cut in half.
+        // The last character may be incomplete.
         Err(error) if error.error_len().is_none() => {
             std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
         }
-        Err(_) => return format!("({} bytes that are no text)", bytes.len()),
+        Err(_) => return format!("({} bytes of binary data)", bytes.len()),
     };
     let end = text.char_indices().nth(SHOWN).map_or(text.len(), |(at, _)| at);
     let is_cut = end < text.len() || bytes.len() >= READ;

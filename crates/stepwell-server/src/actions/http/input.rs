@@ -1,4 +1,4 @@
-//! What a request is made of, and what is refused before anybody is asked.
+//! Builds a request from the action's input, and rejects invalid input before anything is sent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use super::Hop;
 
 const LONGEST_SECONDS: u64 = 300;
 const MOST_BYTES: u64 = 16 * 1024 * 1024;
-/// The header that says which requests are one and the same, as most servers know it.
+/// Default name of the header with the idempotency key.
 const IDEMPOTENCY: &str = "Idempotency-Key";
-/// Headers that belong to the connection: whoever sets them speaks to another server, or says two things at once.
+/// Headers of the connection, which a workflow must not set: they could redirect the request or contradict its body.
 const NOT_SET: [&str; 11] = [
     "connection",
     "content-length",
@@ -34,42 +34,42 @@ const NOT_SET: [&str; 11] = [
     "upgrade",
 ];
 
-/// A request to a server.
+/// Input of the action `http.request`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Input {
-    /// What the server is asked to do.
+    /// HTTP method (default: `GET`).
     #[serde(default)]
     method: Verb,
-    /// The address, such as `https://api.example.com/orders`. It has no user or password in it.
+    /// URL, such as `https://api.example.com/orders`, without user name and password.
     url: String,
-    /// Headers by name. Those of the connection, such as `Host` and `Content-Length`, cannot be set.
+    /// Headers by name. Headers of the connection, such as `Host` and `Content-Length`, cannot be set.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// What is added to the address's query: text, numbers and booleans, or lists of them. What is null is left out.
+    /// Query parameters to add to the URL: strings, numbers and booleans, or lists of them. Null values are left out.
     #[serde(default)]
     query: BTreeMap<String, Value>,
-    /// What is sent: text as it is, everything else as JSON, or as a form if the header `Content-Type` says
-    /// `application/x-www-form-urlencoded`. Without it, or with null, nothing.
+    /// Request body: a string is sent unchanged, other values as JSON. If the header `Content-Type` is
+    /// `application/x-www-form-urlencoded`, an object is sent as a form. Null sends no body.
     #[serde(default)]
     body: Value,
-    /// How long all of it may take, from looking up the host to the end of the answer.
+    /// Timeout in seconds for the whole request, from the name lookup to the end of the response.
     #[serde(default = "usual_seconds")]
     #[schemars(range(min = 1, max = LONGEST_SECONDS))]
     timeout_seconds: u64,
-    /// How long the body of the answer may be.
+    /// Maximum size of the response body in bytes.
     #[serde(default = "usual_bytes")]
     #[schemars(range(min = 0, max = MOST_BYTES))]
     max_response_bytes: u64,
-    /// Which statuses are a success: codes such as `200`, or `"2xx"` for all that begin so.
+    /// Statuses that count as success: codes such as `200`, or classes such as `"2xx"`.
     #[serde(default = "usual_statuses")]
     #[schemars(length(min = 1))]
     expect_status: Vec<Expected>,
-    /// Go where the server sends the request on to: at most five times, and only to the same scheme, host and port.
+    /// Follow redirects: at most five, and only to the same scheme, host and port.
     #[serde(default = "yes")]
     follow_redirects: bool,
-    /// The header with the key that is the same for every try of this step, sent with methods that change something.
-    /// Without it `Idempotency-Key`; an empty text sends none.
+    /// Header for the idempotency key, which is the same for every attempt of this step (default: `Idempotency-Key`).
+    /// It is sent with methods that change something. An empty string sends none.
     #[serde(default)]
     idempotency_header: Option<String>,
 }
@@ -90,7 +90,7 @@ fn yes() -> bool {
     true
 }
 
-/// What a server is asked to do.
+/// The HTTP methods that a workflow can use.
 #[derive(Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 enum Verb {
@@ -118,18 +118,18 @@ impl Verb {
     }
 }
 
-/// Statuses that are a success.
+/// A status or class of statuses that counts as success.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum Expected {
-    /// One status.
+    /// One status code, from 100 to 599.
     Code(#[schemars(range(min = 100, max = 599))] u16),
-    /// All that begin with a digit, such as `2xx`; or one status.
+    /// A class such as `2xx`, or one status code as text.
     Text(#[schemars(regex(pattern = r"^[1-5]([0-9]{2}|[xX]{2})$"))] String),
 }
 
 impl Expected {
-    /// The first and the last of them.
+    /// Returns the first and the last status; `None` if the text is invalid.
     fn range(&self) -> Option<(u16, u16)> {
         let code = |code: u16| (100..=599).contains(&code).then_some((code, code));
         match self {
@@ -146,33 +146,33 @@ impl Expected {
     }
 }
 
-/// What is to be known of a request while it is under way.
-pub(super) struct Asked {
-    /// The address as it was given: a secret is found in it as it is spelled.
+/// Options of a request that apply while it is in flight.
+pub(super) struct PreparedRequest {
+    /// The URL exactly as given, so that the redaction finds secrets in it.
     pub(super) url: String,
     pub(super) timeout: Duration,
     pub(super) most_bytes: usize,
     pub(super) follows: bool,
     expected: Vec<(u16, u16)>,
-    /// Texts that were given, each of which may be a secret.
+    /// All strings of the input. Each of them may be a secret.
     pub(super) given: Vec<String>,
 }
 
-impl Asked {
-    /// Takes an input apart; `key` is the same for every try.
+impl PreparedRequest {
+    /// Validates the input and builds the first request. `key` is the idempotency key of the step.
     pub(super) fn of(input: Input, key: &str) -> Result<(Self, Hop), ActionError> {
         let expected = input.expect_status.iter().map(Expected::range).collect::<Option<Vec<_>>>();
-        let expected = expected
-            .filter(|ranges| !ranges.is_empty())
-            .ok_or_else(|| invalid("`expect_status` lists codes from 100 to 599, or texts such as `2xx`"))?;
+        let expected = expected.filter(|ranges| !ranges.is_empty()).ok_or_else(|| {
+            invalid("`expect_status` must list codes from 100 to 599 or classes such as `2xx`")
+        })?;
         if !(1..=LONGEST_SECONDS).contains(&input.timeout_seconds) {
-            return Err(invalid(format!("`timeout_seconds` is from 1 to {LONGEST_SECONDS}")));
+            return Err(invalid(format!("`timeout_seconds` must be from 1 to {LONGEST_SECONDS}")));
         }
         if input.max_response_bytes > MOST_BYTES {
-            return Err(invalid(format!("`max_response_bytes` is at most {MOST_BYTES}")));
+            return Err(invalid(format!("`max_response_bytes` must be at most {MOST_BYTES}")));
         }
         let hop = hop(&input, key)?;
-        let asked = Asked {
+        let asked = PreparedRequest {
             timeout: Duration::from_secs(input.timeout_seconds),
             most_bytes: usize::try_from(input.max_response_bytes).unwrap_or(usize::MAX),
             follows: input.follow_redirects,
@@ -196,12 +196,12 @@ fn hop(input: &Input, idempotency_key: &str) -> Result<Hop, ActionError> {
         url.query_pairs_mut().extend_pairs(query);
     }
     if url.as_str().parse::<Uri>().is_err() {
-        return Err(invalid("`url` and `query` together are too long, or no address of the web"));
+        return Err(invalid("`url` and `query` together are too long or not a valid URL"));
     }
     let mut headers = HeaderMap::new();
     for (name, value) in &input.headers {
         if headers.insert(header_name(name)?, header_value(name, value)?).is_some() {
-            return Err(invalid(format!("header `{name}` is there twice")));
+            return Err(invalid(format!("header `{name}` is given twice")));
         }
     }
     let method = input.method.method();
@@ -216,25 +216,25 @@ fn hop(input: &Input, idempotency_key: &str) -> Result<Hop, ActionError> {
     Ok(Hop { method, url, headers, key, body })
 }
 
-/// The header that the key goes into, if the request changes something.
+/// Returns the header for the idempotency key, if the method changes something.
 fn key_header(input: &Input, method: &Method) -> Result<Option<HeaderName>, ActionError> {
     let name = input.idempotency_header.as_deref().unwrap_or(IDEMPOTENCY);
     if name.is_empty() { Ok(None) } else { Ok(Some(header_name(name)?).filter(|_| !method.is_safe())) }
 }
 
-/// The address in its one spelling: what is decided about is what is connected to.
+/// Parses and normalises the URL, so that the checks see the same target as the connection.
 fn address(text: &str) -> Result<Url, ActionError> {
     if text.chars().any(char::is_control) {
-        return Err(invalid("`url` has a line end or another control character in it"));
+        return Err(invalid("`url` contains a line break or another control character"));
     }
     let wrong =
-        |why: &str| invalid(format!("`url` is no address such as `https://example.com/orders`: {why}"));
+        |why: &str| invalid(format!("`url` is not a URL such as `https://example.com/orders`: {why}"));
     let mut url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(wrong("it begins neither with `https://` nor with `http://`"));
+        return Err(wrong("it must start with `https://` or `http://`"));
     }
     if has_user(&url) {
-        return Err(invalid("`url` has a user or a password in it: send them in a header"));
+        return Err(invalid("`url` contains a user name or password: send them in a header"));
     }
     url.set_fragment(None);
     Ok(url)
@@ -246,7 +246,7 @@ pub(super) fn has_user(url: &Url) -> bool {
 
 fn header_name(name: &str) -> Result<HeaderName, ActionError> {
     let known: HeaderName =
-        name.parse().map_err(|_| invalid(format!("{name:?} is not the name of a header")))?;
+        name.parse().map_err(|_| invalid(format!("{name:?} is not a valid header name")))?;
     if NOT_SET.contains(&known.as_str()) {
         return Err(invalid(format!("header `{name}` belongs to the connection and cannot be set")));
     }
@@ -255,14 +255,14 @@ fn header_name(name: &str) -> Result<HeaderName, ActionError> {
 
 fn header_value(name: &str, value: &str) -> Result<HeaderValue, ActionError> {
     let mut value = HeaderValue::from_str(value).map_err(|_| {
-        invalid(format!("the value of header `{name}` has characters in it that no header can have"))
+        invalid(format!("the value of header `{name}` contains characters that are not allowed in headers"))
     })?;
-    // It may be a secret: it is not to be in what is logged.
+    // The value may be a secret, so it must not appear in logs.
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// The fields of an object as names and texts.
+/// Converts fields to pairs of name and text, with one pair per list item. Nulls are left out.
 fn pairs<'a>(
     fields: impl IntoIterator<Item = (&'a String, &'a Value)>,
     what: &str,
@@ -280,7 +280,7 @@ fn pairs<'a>(
                 Value::Bool(_) | Value::Number(_) => pairs.push((name.as_str(), item.to_string())),
                 Value::Array(_) | Value::Object(_) => {
                     return Err(invalid(format!(
-                        "`{what}.{name}` is no text, number or boolean, and no list of them"
+                        "`{what}.{name}` must be a string, number or boolean, or a list of them"
                     )));
                 }
             }
@@ -289,7 +289,7 @@ fn pairs<'a>(
     Ok(pairs)
 }
 
-/// The bytes of a body, and a header that says what they are, if there is none.
+/// Returns the bytes of the body, and sets `Content-Type` if the input does not.
 fn body(body: &Value, headers: &mut HeaderMap) -> Result<Bytes, ActionError> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_form = media_type(kind) == "application/x-www-form-urlencoded";
@@ -307,12 +307,12 @@ fn body(body: &Value, headers: &mut HeaderMap) -> Result<Bytes, ActionError> {
     Ok(bytes.into())
 }
 
-/// A media type without its parameters, in small letters.
+/// Returns a media type in lower case, without its parameters.
 pub(super) fn media_type(header: &str) -> String {
     header.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// All texts of an input in which a secret may be.
+/// Returns all strings of the input that may be secrets.
 fn given(input: &Input) -> Vec<String> {
     let mut given: Vec<String> = vec![input.url.clone()];
     given.extend(input.headers.values().cloned());

@@ -1,4 +1,4 @@
-//! The keys of an issuer: fetched when they are needed, known for a while, and never asked for more often than that.
+//! Caches the public keys of an issuer. It fetches them on demand and limits the rate of requests to the issuer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,30 +16,30 @@ use crate::outlets::SetupError;
 use crate::outlets::client::{HttpClient, Unanswered, client, unanswered};
 use crate::outlets::target::{Allowed, plain_host};
 
-/// How long an answer of an issuer may take.
+/// Maximum time for fetching the keys, discovery included.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Bytes that an answer of an issuer has at most.
+/// Maximum size of an issuer's response, in bytes.
 const ANSWER_BYTES: usize = 256 * 1024;
 
-/// Where what a server says of itself is found, under an issuer.
+/// Path of the discovery document under the issuer's URL.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-/// The keys of an issuer.
+/// The cached public keys of an issuer.
 pub(super) struct Keys {
-    /// Where they come from; `None` = they are always the same.
+    /// Address that keys are fetched from; `None` = the key set is fixed.
     source: Option<Source>,
     state: Mutex<State>,
-    /// Whoever has it asks the issuer; there is one at a time.
+    /// Held while keys are fetched, so that only one request to the issuer runs at a time.
     asking: tokio::sync::Mutex<()>,
     refresh: Duration,
-    keep: Duration,
+    max_stale: Duration,
     pause: Duration,
 }
 
 #[derive(Default)]
 struct State {
     known: Option<Known>,
-    /// When the issuer was last asked, whatever came of it.
+    /// Time of the last request to the issuer, failed ones included.
     asked: Option<Instant>,
 }
 
@@ -49,9 +49,9 @@ struct Known {
     at: Instant,
 }
 
-/// Nobody knows the issuer's keys now.
+/// The issuer's keys could not be fetched and none are cached.
 #[derive(Debug)]
-pub(super) struct Away;
+pub(super) struct IssuerUnavailable;
 
 impl Keys {
     pub(super) fn new(options: &IssuerOptions) -> Result<Self, SetupError> {
@@ -59,7 +59,7 @@ impl Keys {
         let mut state = State::default();
         let source = match &options.keys {
             KeySource::Set(text) => {
-                let keys = Key::set(text.as_bytes()).map_err(|why| wrong(format!("its keys: {why}")))?;
+                let keys = Key::set(text.as_bytes()).map_err(|why| wrong(format!("invalid keys: {why}")))?;
                 state.known = Some(Known { keys: Arc::new(keys), at: Instant::now() });
                 None
             }
@@ -69,19 +69,19 @@ impl Keys {
             }
             KeySource::Url(url) => Some(Source::new(url, None).map_err(wrong)?),
         };
-        let IssuerOptions { refresh, keep, pause, .. } = *options;
+        let IssuerOptions { refresh, max_stale, pause, .. } = *options;
         Ok(Keys {
             source,
             state: Mutex::new(state),
             asking: tokio::sync::Mutex::default(),
             refresh,
-            keep,
+            max_stale,
             pause,
         })
     }
 
-    /// The key that a token is signed with, if the issuer has it and only it can be meant.
-    pub(super) async fn of(self: &Arc<Self>, token: &Token<'_>) -> Result<Option<KeyOf>, Away> {
+    /// Returns the one key that fits the token. Returns `None` if no key fits, or more than one.
+    pub(super) async fn of(self: &Arc<Self>, token: &Token<'_>) -> Result<Option<KeyOf>, IssuerUnavailable> {
         let known = self.known();
         if let Some(known) = &known
             && let Some(key) = KeyOf::find(&known.keys, token)
@@ -93,21 +93,21 @@ impl Keys {
             return Ok(Some(key));
         }
         self.ask().await;
-        let known = self.known().ok_or(Away)?;
+        let known = self.known().ok_or(IssuerUnavailable)?;
         Ok(KeyOf::find(&known.keys, token))
     }
 
-    /// What is known, unless it was known for too long.
+    /// Returns the cached keys, unless they are older than `max_stale`.
     fn known(&self) -> Option<Known> {
         let known = self.state().known.clone();
-        known.filter(|known| self.source.is_none() || known.at.elapsed() <= self.keep)
+        known.filter(|known| self.source.is_none() || known.at.elapsed() <= self.max_stale)
     }
 
     fn is_time_to_ask(&self) -> bool {
         self.state().asked.is_none_or(|asked| asked.elapsed() >= self.pause)
     }
 
-    /// Asks the issuer for its keys, unless that was done a moment ago.
+    /// Fetches the issuer's keys, unless the last request was less than `pause` ago.
     async fn ask(&self) {
         let Some(source) = &self.source else { return };
         let _turn = self.asking.lock().await;
@@ -115,16 +115,13 @@ impl Keys {
             return;
         }
         self.state().asked = Some(Instant::now());
-        match tokio::time::timeout(WITHIN, source.keys())
-            .await
-            .unwrap_or_else(|_| Err("it took too long".into()))
-        {
+        match tokio::time::timeout(WITHIN, source.keys()).await.unwrap_or_else(|_| Err("timed out".into())) {
             Ok(keys) => {
-                tracing::debug!(from = %source.url, keys = keys.len(), "an issuer's keys were fetched");
+                tracing::debug!(from = %source.url, keys = keys.len(), "fetched the keys of an issuer");
                 self.state().known = Some(Known { keys: Arc::new(keys), at: Instant::now() });
             }
             Err(why) => {
-                tracing::warn!(from = %source.url, %why, "an issuer's keys cannot be had; those known go on");
+                tracing::warn!(from = %source.url, %why, "cannot fetch an issuer's keys; cached keys stay in use");
             }
         }
     }
@@ -134,7 +131,7 @@ impl Keys {
     }
 }
 
-/// A key among those it was found in.
+/// A key, by its index in the set that it was found in.
 pub(super) struct KeyOf {
     keys: Arc<Vec<Key>>,
     at: usize,
@@ -152,16 +149,16 @@ impl KeyOf {
     }
 }
 
-/// Where the keys of an issuer are fetched.
+/// Address and HTTP client for fetching an issuer's keys.
 struct Source {
     url: Uri,
-    /// What is found there says where the keys are, and has to be of this issuer.
+    /// If set, `url` is a discovery document, and its `issuer` must be this one.
     issuer: Option<String>,
     allowed: Arc<Allowed>,
     client: HttpClient,
 }
 
-/// What an issuer says of itself, as far as it is looked at.
+/// The fields of a discovery document that are read.
 #[derive(Deserialize)]
 struct Discovered {
     issuer: String,
@@ -171,12 +168,11 @@ struct Discovered {
 impl Source {
     fn new(url: &str, issuer: Option<String>) -> Result<Self, String> {
         let mut allowed = Allowed::default();
-        // Whoever runs the server has named this host: it may be in their own network. Others it leads to may not.
+        // The operator configured this host, so it may be in a private network. Hosts that it refers to may not.
         if let Some(host) = url.parse::<Uri>().ok().as_ref().and_then(Uri::host) {
             allowed.private.insert(plain_host(host));
         }
-        let url =
-            allowed.target(url).map_err(|error| format!("its keys cannot be fetched at `{url}`: {error}"))?;
+        let url = allowed.target(url).map_err(|error| format!("cannot fetch keys from `{url}`: {error}"))?;
         let allowed = Arc::new(allowed);
         let client = client(allowed.clone(), None, WITHIN).map_err(|error| error.to_string())?;
         Ok(Source { url, issuer, allowed, client })
@@ -186,12 +182,12 @@ impl Source {
         let first = self.get(self.url.clone()).await?;
         let Some(issuer) = &self.issuer else { return Key::set(&first) };
         let found: Discovered = serde_json::from_slice(&first)
-            .map_err(|error| format!("what it says of itself cannot be read: {error}"))?;
+            .map_err(|error| format!("the discovery document cannot be parsed: {error}"))?;
         if found.issuer != *issuer {
-            return Err("it says that it is another issuer".to_owned());
+            return Err("the discovery document names another issuer".to_owned());
         }
         let url = self.allowed.target(&found.jwks_uri);
-        Key::set(&self.get(url.map_err(|error| format!("where it says its keys are: {error}"))?).await?)
+        Key::set(&self.get(url.map_err(|error| format!("`jwks_uri` is invalid: {error}"))?).await?)
     }
 
     async fn get(&self, url: Uri) -> Result<Bytes, String> {
@@ -204,10 +200,10 @@ impl Source {
             Unanswered::Broken(why) => why,
         })?;
         if response.status() != StatusCode::OK {
-            return Err(format!("it answered with status {}", response.status().as_u16()));
+            return Err(format!("the issuer answered with status {}", response.status().as_u16()));
         }
         let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
         body.map(http_body_util::Collected::to_bytes)
-            .map_err(|error| format!("its answer was not read: {error}"))
+            .map_err(|error| format!("the response of the issuer cannot be read: {error}"))
     }
 }

@@ -1,9 +1,11 @@
-//! Signed tokens (JWS in its compact form, RFC 7515): taken apart, and held against a key.
+//! Parses signed tokens (JWS compact serialization, RFC 7515) and verifies their signature with a key.
 
 use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+// Not the `jsonwebtoken` crate: its version 10 has no `ring` backend, and `ring` is already linked for TLS. A
+// second crypto library, selected for the whole process, would be more code than this parser.
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256,
     RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256,
@@ -15,16 +17,16 @@ use serde_json::{Map, Value};
 
 use crate::api::json;
 
-/// Bytes that a token has at most.
+/// Maximum size of a token, in bytes.
 pub(super) const TOKEN_BYTES: usize = 16 * 1024;
-/// Characters that the id of a key has at most.
+/// Maximum length of a key id, in bytes.
 const KID_CHARS: usize = 256;
-/// What a token may say that it is, in small letters. Others, such as those that end a session, are none to ask with.
+/// Accepted values of `typ`, in lower case. Other types, such as logout tokens, do not authenticate requests.
 const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
 
-/// An algorithm by which tokens are signed. There are only such with a public key: whoever can check cannot sign.
+/// A signature algorithm. All are asymmetric, so a server that verifies tokens cannot sign them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "they are called as RFC 7518 and RFC 8037 call them")]
+#[expect(missing_docs, reason = "the names are those of RFC 7518 and RFC 8037")]
 pub enum Algorithm {
     RS256,
     RS384,
@@ -39,7 +41,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Every algorithm.
+    /// All supported algorithms, in the order of declaration.
     pub const ALL: [Algorithm; 9] = [
         Algorithm::RS256,
         Algorithm::RS384,
@@ -56,7 +58,7 @@ impl Algorithm {
         Algorithm::deserialize(Value::from(name)).ok()
     }
 
-    /// How a signature by a key of RSA is checked.
+    /// Returns the RSA parameters for verifying, or `None` if this is not an RSA algorithm.
     fn rsa(self) -> Option<&'static RsaParameters> {
         Some(match self {
             Algorithm::RS256 => &RSA_PKCS1_2048_8192_SHA256,
@@ -70,10 +72,10 @@ impl Algorithm {
     }
 }
 
-/// A token that was taken apart. Nothing of it is believed until its signature was checked.
+/// A parsed token. Do not trust its claims before its signature is verified.
 pub(super) struct Token<'a> {
     pub(super) algorithm: Algorithm,
-    /// The key that it says it is signed with.
+    /// Id of the signing key, as the token's header states it.
     pub(super) kid: Option<String>,
     pub(super) claims: Map<String, Value>,
     signed: &'a str,
@@ -81,44 +83,44 @@ pub(super) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// Takes a token apart; the error says what is wrong with it, and nothing of what is in it.
+    /// Parses a token. Errors never contain text of the token.
     pub(super) fn read(text: &'a str) -> Result<Self, &'static str> {
         if text.len() > TOKEN_BYTES {
-            return Err("it is too long");
+            return Err("the token is too long");
         }
         let mut parts = text.split('.');
         let (Some(head), Some(payload), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
-            return Err("it has not three parts");
+            return Err("the token does not have three parts");
         };
-        let bytes = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| "a part is not base64url");
+        let bytes = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| "a part is not valid base64url");
         let object = |part: &str| match json::read(&bytes(part)?) {
             Ok(Value::Object(object)) => Ok(object),
             _ => Err("a part is not a JSON object"),
         };
         let (header, claims) = (object(head)?, object(payload)?);
-        // What has to be understood is not understood here.
+        // The header requires extensions, encryption or compression, which are not supported.
         if header.contains_key("crit") || header.contains_key("enc") || header.contains_key("zip") {
-            return Err("its header asks for what nobody here knows");
+            return Err("the header requires an unsupported extension");
         }
         let name = |name: &str| header.get(name).map(Value::as_str);
         let kind = name("typ").map(|kind| kind.map(str::to_ascii_lowercase));
         if kind.is_some_and(|kind| !kind.is_some_and(|kind| TYPES.contains(&kind.as_str()))) {
-            return Err("it is not of a type to ask with");
+            return Err("the token type is not accepted");
         }
         let algorithm =
-            name("alg").flatten().and_then(Algorithm::of).ok_or("its algorithm is none of ours")?;
+            name("alg").flatten().and_then(Algorithm::of).ok_or("the algorithm is not supported")?;
         let kid = match name("kid") {
             None => None,
             Some(Some(kid)) if kid.len() <= KID_CHARS => Some(kid.to_owned()),
-            Some(_) => return Err("the id of its key is none"),
+            Some(_) => return Err("the key id is invalid"),
         };
         let signed = &text[..head.len() + 1 + payload.len()];
         Ok(Token { algorithm, kid, claims, signed, signature: bytes(signature)? })
     }
 
-    /// It was signed with this key.
+    /// Verifies the signature with this key.
     pub(super) fn is_by(&self, key: &Key) -> bool {
         let (message, signature) = (self.signed.as_bytes(), self.signature.as_slice());
         let plain = |how: &'static dyn VerificationAlgorithm, public: &[u8]| {
@@ -136,11 +138,11 @@ impl<'a> Token<'a> {
     }
 }
 
-/// A key of an issuer, for checking signatures.
+/// A public key of an issuer, for verifying signatures.
 #[derive(Debug)]
 pub(super) struct Key {
     kid: Option<String>,
-    /// It is only for this algorithm.
+    /// The only algorithm the key may be used with; `None` = every algorithm of its type.
     algorithm: Option<Algorithm>,
     public: Public,
 }
@@ -153,7 +155,7 @@ enum Public {
     Ed25519(Vec<u8>),
 }
 
-/// A key as it is published (RFC 7517), as far as it is looked at.
+/// The fields of a JSON Web Key (RFC 7517) that are read.
 #[derive(Debug, Deserialize)]
 struct Jwk {
     kty: String,
@@ -170,17 +172,16 @@ struct Jwk {
 }
 
 impl Key {
-    /// The keys of a set that signatures can be checked with; others in it are passed over.
+    /// Reads a key set and skips the keys that cannot verify signatures.
     pub(super) fn set(text: &[u8]) -> Result<Vec<Self>, String> {
         #[derive(Deserialize)]
         struct Set {
             keys: Vec<Value>,
         }
-        let set: Set =
-            serde_json::from_slice(text).map_err(|error| format!("it is no set of keys: {error}"))?;
+        let set: Set = serde_json::from_slice(text).map_err(|error| format!("not a key set: {error}"))?;
         let keys: Vec<_> = set.keys.into_iter().filter_map(Key::of).collect();
         match keys.is_empty() {
-            true => Err("there is no key in it that signatures can be checked with".to_owned()),
+            true => Err("no key in the set can verify signatures".to_owned()),
             false => Ok(keys),
         }
     }
@@ -189,7 +190,7 @@ impl Key {
         let jwk: Jwk = serde_json::from_value(jwk).ok()?;
         let is_for_signatures = jwk.used_for.as_deref().is_none_or(|used_for| used_for == "sig")
             && jwk.key_ops.as_ref().is_none_or(|ops| ops.contains("verify"));
-        // A key for an algorithm that is none of ours is none of ours.
+        // A key for an unsupported algorithm is skipped.
         let algorithm = match jwk.alg.as_deref() {
             None => None,
             Some(name) => Some(Algorithm::of(name)?),
@@ -198,7 +199,7 @@ impl Key {
         Some(Key { kid: jwk.kid, algorithm, public })
     }
 
-    /// A token that says this of itself can have been signed with it.
+    /// Returns true if the key's id, type and algorithm match the token's header.
     pub(super) fn fits(&self, token: &Token<'_>) -> bool {
         let is_named = token.kid.is_none() || token.kid == self.kid;
         let is_kind = match (&self.public, token.algorithm) {
@@ -214,7 +215,7 @@ impl Key {
 impl Public {
     fn of(jwk: &Jwk) -> Option<Self> {
         let bytes = |part: &Option<String>| URL_SAFE_NO_PAD.decode(part.as_deref()?).ok();
-        // A number, without zeros before it.
+        // A big-endian number without leading zeros.
         let number = |part: &Option<String>| {
             let bytes = bytes(part)?;
             let first = bytes.iter().position(|byte| *byte != 0)?;
@@ -242,9 +243,9 @@ mod tests {
 
     use super::{Algorithm, Key, Token};
 
-    /// By another hand than ours.
+    /// The test vectors were signed by another library.
     #[test]
-    fn what_another_library_has_signed_is_good_with_its_key_and_with_no_other() {
+    fn token_verifies_only_with_its_own_key() {
         let vectors: Value = serde_json::from_str(include_str!("vectors.json")).unwrap();
         let keys = Key::set(vectors.to_string().as_bytes()).unwrap();
         let tokens = vectors["tokens"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! What an operator does to a run: each is one audited commit, with the version they saw as its precondition.
+//! Commands of operators on a run. Each is one audited commit and can require the version the operator saw.
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -7,110 +7,110 @@ use serde_json::{Map, Value};
 use stepwell::core::{Mapping, Name, RunId};
 use stepwell::{Command, Operator, Permission};
 
-use super::OfRun;
-use crate::api::call::{Call, Json, Nothing, Perhaps};
+use super::RunPath;
+use crate::api::call::{Call, Json, Nothing, OptionalBody};
 use crate::api::reply::Reply;
 use crate::api::route::{Describing, Route, delete, post};
 use crate::api::shapes::Id;
 use crate::routes::problem::Problem;
 
-/// Why, for the audit trail.
+/// Body of a command without further parameters.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Why {
-    /// Why, for the audit trail.
+struct CommandReason {
+    /// Reason for the command, recorded in the audit trail.
     #[schemars(length(max = 1000))]
     reason: Option<String>,
 }
 
-/// What is changed of a run's data.
+/// Request to change a run's data.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PatchRun {
-    /// Fields are put in, those that are null are taken out (RFC 7386).
+    /// JSON merge patch (RFC 7386): fields are set, and fields that are `null` are removed.
     fields: Map<String, Value>,
-    /// Why, for the audit trail.
+    /// Reason for the change, recorded in the audit trail.
     #[schemars(length(max = 1000))]
     reason: Option<String>,
 }
 
-/// Where a run is moved to.
+/// Request to move a run to a place.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct MoveRun {
-    /// The place, or step.
+    /// Name of the target place or step.
     #[schemars(length(min = 1, max = 256))]
     to: String,
-    /// Only this activation; without it everything that is going on ends.
+    /// Activation to move. Default: all activations end, and the run continues at the target only.
     activation: Option<u64>,
-    /// Why, for the audit trail.
+    /// Reason for the move, recorded in the audit trail.
     #[schemars(length(max = 1000))]
     reason: Option<String>,
 }
 
-/// Where a run branches off.
+/// Request to start a new run from an earlier state of a run.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ForkRun {
-    /// The version whose state the new run begins with.
+    /// Version of the run whose state the new run starts with.
     #[schemars(range(max = 9_007_199_254_740_991u64))]
     version: u64,
-    /// Why, for the audit trail.
+    /// Reason for the fork, recorded in the audit trail.
     #[schemars(length(max = 1000))]
     reason: Option<String>,
 }
 
-/// How a run moves to another edition of its workflow.
+/// Request to move a run to another workflow version.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct MigrateRun {
-    /// The author's number of the edition.
+    /// Number of the target workflow version.
     version: u32,
-    /// Places whose name has changed, from the old to the new.
+    /// Renamed places, as a map from the old to the new name.
     #[serde(default)]
     places: std::collections::BTreeMap<String, String>,
-    /// The run's data as it is to be, a value with expressions on `context`; without this it stays as it is.
+    /// New data of the run, a value with expressions on `context`. Default: the data stays unchanged.
     context: Option<Value>,
-    /// Only try it out.
+    /// True = only validate the migration and report its result. Default: false.
     #[serde(default)]
     dry_run: bool,
-    /// Why, for the audit trail.
+    /// Reason for the migration, recorded in the audit trail.
     #[schemars(length(max = 1000))]
     reason: Option<String>,
 }
 
-/// What a migration came to.
+/// Result of a migration.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct RunMigrated {
-    /// The run's version before.
+    /// Version of the run before the migration.
     version: u64,
-    /// The places it was in.
+    /// Places of the run before the migration.
     #[schemars(with = "Vec<String>")]
     from: Vec<Name>,
-    /// The places it is in.
+    /// Places of the run after the migration.
     #[schemars(with = "Vec<String>")]
     to: Vec<Name>,
-    /// It was only tried out.
+    /// True if the migration was only validated.
     dry_run: bool,
 }
 
-/// A run that branched off.
+/// Result of a fork.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct RunForked {
-    /// The new run.
+    /// Id of the new run, a UUID.
     #[schemars(with = "Id")]
     id: RunId,
 }
 
 fn removing() -> Route {
-    delete("/v1/runs/{run}", "deleteRun", Permission::Admin, "Removes a run with everything that is its own.")
+    delete("/v1/runs/{run}", "deleteRun", Permission::Admin, "Delete a run with all its data.")
         .notes(
-            "One that has ended, or of which something cannot be read. The audit trail stays. Whoever waits for one that \
-             has not ended is told that it was cancelled, if its row can be read.",
+            "The run must have ended or be unreadable. The audit trail stays. The parent of a run that has not ended is \
+             notified of a cancellation, if the run's row can be read.",
         )
-        .gives_nothing("It is gone.")
+        .gives_nothing("The run is deleted.")
         .to(remove)
 }
 
@@ -120,64 +120,54 @@ pub(super) fn routes() -> Vec<Route> {
         describing
             .keyed()
             .checks_tag()
-            .gives_nothing("It is done.")
+            .gives_nothing("The command was executed.")
             .to(move |call| plain(call, command.clone()))
     };
     vec![
         plain(
-            post("/v1/runs/{run}/retry", "retryRun", manage, "Runs the failed transition again at once."),
+            post("/v1/runs/{run}/retry", "retryRun", manage, "Retry the failed transition at once."),
             Command::Retry,
         ),
         plain(
-            post(
-                "/v1/runs/{run}/dismiss",
-                "dismissRun",
-                manage,
-                "Gives the signal up whose transition failed.",
-            ),
+            post("/v1/runs/{run}/dismiss", "dismissRun", manage, "Drop the signal whose transition failed."),
             Command::Dismiss,
         ),
         plain(
-            post("/v1/runs/{run}/cancel", "cancelRun", manage, "Ends a run and everything below it."),
+            post("/v1/runs/{run}/cancel", "cancelRun", manage, "Cancel a run and all its descendants."),
             Command::Cancel,
         ),
         plain(
-            post("/v1/runs/{run}/suspend", "suspendRun", manage, "Puts a run aside until it is resumed."),
+            post("/v1/runs/{run}/suspend", "suspendRun", manage, "Suspend a run until it is resumed."),
             Command::Suspend,
         ),
-        plain(post("/v1/runs/{run}/resume", "resumeRun", manage, "Takes a run up again."), Command::Resume),
+        plain(post("/v1/runs/{run}/resume", "resumeRun", manage, "Resume a suspended run."), Command::Resume),
         removing(),
-        post("/v1/runs/{run}/patch", "patchRun", admin, "Changes a run's data.")
+        post("/v1/runs/{run}/patch", "patchRun", admin, "Change the data of a run.")
             .keyed()
             .checks_tag()
-            .gives_nothing("It is done.")
+            .gives_nothing("The data is changed.")
             .to(patch),
-        post("/v1/runs/{run}/move", "moveRun", admin, "Moves a run to a place.")
+        post("/v1/runs/{run}/move", "moveRun", admin, "Move a run to a place.")
             .keyed()
             .checks_tag()
-            .gives_nothing("It is done.")
+            .gives_nothing("The run is moved.")
             .to(move_to),
         post(
             "/v1/runs/{run}/fork",
             "forkRun",
             admin,
-            "Begins a new run with the state that a run had at a version.",
+            "Start a new run from the state of a run at a version.",
         )
         .keyed()
         .checks_tag()
         .gives::<RunForked>(StatusCode::CREATED, "The new run.")
-        .leads("/v1/runs/{run}", "run", "/id")
+        .links_to("/v1/runs/{run}", "run", "/id")
         .to(fork),
-        post(
-            "/v1/runs/{run}/migrate",
-            "migrateRun",
-            admin,
-            "Moves a run to another edition of its workflow.",
-        )
-        .keyed()
-        .checks_tag()
-        .ok::<RunMigrated>("What it came to, or would.")
-        .to(migrate),
+        post("/v1/runs/{run}/migrate", "migrateRun", admin, "Move a run to another version of its workflow.")
+            .keyed()
+            .checks_tag()
+            .ok::<RunMigrated>("Result of the migration; the predicted result for a dry run.")
+            .to(migrate),
     ]
 }
 
@@ -185,45 +175,48 @@ fn operator<P, Q, B>(call: &Call<P, Q, B>, reason: Option<String>) -> Result<Ope
     Ok(Operator { actor: None, seen: call.seen()?, reason, key: call.key()? })
 }
 
-async fn plain(call: Call<OfRun, Nothing, Perhaps<Why>>, command: Command) -> Result<Reply, Problem> {
+async fn plain(
+    call: Call<RunPath, Nothing, OptionalBody<CommandReason>>,
+    command: Command,
+) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
     let done = call.engine().operate_once(call.path.run, command, &by).await?;
     Ok(Reply::nothing().replayed(!done.is_new))
 }
 
-async fn remove(call: Call<OfRun>) -> Result<Reply, Problem> {
+async fn remove(call: Call<RunPath>) -> Result<Reply, Problem> {
     call.engine().delete_run(call.path.run, &Operator::default()).await?;
     Ok(Reply::nothing())
 }
 
-async fn patch(call: Call<OfRun, Nothing, Json<PatchRun>>) -> Result<Reply, Problem> {
+async fn patch(call: Call<RunPath, Nothing, Json<PatchRun>>) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
     let command = Command::Patch { fields: Value::Object(call.body.0.fields.clone()) };
     let done = call.engine().operate_once(call.path.run, command, &by).await?;
     Ok(Reply::nothing().replayed(!done.is_new))
 }
 
-async fn move_to(call: Call<OfRun, Nothing, Json<MoveRun>>) -> Result<Reply, Problem> {
+async fn move_to(call: Call<RunPath, Nothing, Json<MoveRun>>) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
     let command = Command::Move { activation: call.body.0.activation, to: call.body.0.to.as_str().into() };
     let done = call.engine().operate_once(call.path.run, command, &by).await?;
     Ok(Reply::nothing().replayed(!done.is_new))
 }
 
-async fn fork(call: Call<OfRun, Nothing, Json<ForkRun>>) -> Result<Reply, Problem> {
+async fn fork(call: Call<RunPath, Nothing, Json<ForkRun>>) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
     let done = call.engine().fork_once(call.path.run, call.body.0.version, &by).await?;
-    let id = done.came_to.id();
+    let id = done.value.id();
     let reply = Reply::json(StatusCode::CREATED, &RunForked { id })?;
     Ok(reply.at(&format!("/v1/runs/{id}")).replayed(!done.is_new))
 }
 
-async fn migrate(call: Call<OfRun, Nothing, Json<MigrateRun>>) -> Result<Reply, Problem> {
+async fn migrate(call: Call<RunPath, Nothing, Json<MigrateRun>>) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
     let Json(MigrateRun { version, places, context, dry_run, .. }) = &call.body;
     let places = places.iter().map(|(from, to)| (from.as_str().into(), to.as_str().into())).collect();
     let mapping = Mapping { places, context: context.clone() };
     let done = call.engine().migrate_once(call.path.run, *version, &mapping, &by, *dry_run).await?;
-    let stepwell::operate::Migrated { version, from, to, is_dry } = done.came_to;
+    let stepwell::operate::Migrated { version, from, to, is_dry } = done.value;
     Ok(Reply::ok(&RunMigrated { version, from, to, dry_run: is_dry })?.replayed(!done.is_new))
 }

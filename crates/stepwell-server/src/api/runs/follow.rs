@@ -1,28 +1,29 @@
-//! Follows a run: its checkpoints as server-sent events, from a version on until it has ended.
+//! Streams the checkpoints of a run as server-sent events, from a version on until the run ends.
 
 use std::time::Duration;
 
 use futures_util::stream::unfold;
 use serde_json::json;
 use stepwell::core::RunId;
-use stepwell::store::{Hint, Hints, HistoryQuery, Status};
+use stepwell::store::{Hint, Hints, HistoryQuery, Page, Status};
 use stepwell::{Engine, EngineError};
 
-use super::OfRun;
+use super::RunPath;
 use super::view::Checkpoint;
 use crate::api::call::Call;
 use crate::api::reply::Reply;
+use crate::api::shapes::UnreadableRow;
 use crate::api::sse;
 use crate::routes::problem::Problem;
 
-/// How often the store is asked when nothing says that there is news.
+/// Interval between reads of the store when no hint arrives.
 const POLL: Duration = Duration::from_millis(500);
-/// Checkpoints that are read at a time.
+/// Maximum number of checkpoints per read.
 const ROWS: u32 = 100;
 
-pub(super) async fn follow(call: Call<OfRun>) -> Result<Reply, Problem> {
+pub(super) async fn follow(call: Call<RunPath>) -> Result<Reply, Problem> {
     let (engine, run) = (call.engine(), call.path.run);
-    // Whoever asks for a run that is not there is told so, and gets no stream.
+    // Answers 404 for an unknown run before the stream starts.
     engine.run(run).view().await?;
     let next = sse::last_id(&call.headers)?.map_or(0, |last| last.saturating_add(1));
     let hints = engine.store().hints();
@@ -37,22 +38,22 @@ pub(super) async fn follow(call: Call<OfRun>) -> Result<Reply, Problem> {
 struct Follower {
     engine: Engine,
     run: RunId,
-    /// The next version to show.
+    /// The next version to send.
     next: u64,
-    /// The status that was shown last.
+    /// The status that was sent last.
     status: Option<Status>,
     hints: Hints,
     is_over: bool,
 }
 
 impl Follower {
-    /// The next events; nothing more when it is over.
+    /// Returns the next events, or `None` when the stream is over.
     async fn next(&mut self) -> Option<Result<String, EngineError>> {
         while !self.is_over {
             match self.news().await {
                 Ok(text) if text.is_empty() => {
-                    let told = told(&mut self.hints, &self.engine, self.run);
-                    let _ = tokio::time::timeout(POLL, told).await;
+                    let wait_for_change = wait_for_change(&mut self.hints, &self.engine, self.run);
+                    let _ = tokio::time::timeout(POLL, wait_for_change).await;
                 }
                 news => return Some(news),
             }
@@ -60,9 +61,9 @@ impl Follower {
         None
     }
 
-    /// What has happened since the last look.
+    /// Returns the events since the last call; empty if there are none.
     async fn news(&mut self) -> Result<String, EngineError> {
-        // The status is read before the checkpoints: a run that has ended then has no more of them.
+        // Read the status before the checkpoints. A run that has ended by then gets no further checkpoints.
         let view = match self.engine.run(self.run).view().await {
             Ok(view) => view,
             Err(EngineError::NoRun(_)) => {
@@ -72,13 +73,23 @@ impl Follower {
             Err(error) => return Err(error),
         };
         let query = HistoryQuery { run: self.run, from: self.next, with_state: false, limit: ROWS };
-        let rows = self.engine.store().history(self.engine.scope(), query).await?.items;
+        let Page { items, next, mut bad } = self.engine.store().history(self.engine.scope(), query).await?;
         let mut text = String::new();
-        for row in &rows {
-            let checkpoint = Checkpoint::of(row).map_err(|problem| EngineError::Invalid(problem.detail))?;
-            text.push_str(&sse::event(Some(row.version), "checkpoint", &checkpoint));
+        for row in &items {
+            match Checkpoint::of(self.run, row) {
+                Ok(checkpoint) => {
+                    text.push_str(&sse::event(Some(row.version), "checkpoint", &checkpoint));
+                }
+                Err(row) => bad.push(row),
+            }
             self.next = row.version.saturating_add(1);
         }
+        for row in bad {
+            text.push_str(&sse::event(None, "unreadable", &UnreadableRow::from(row)));
+        }
+        // The page contains every checkpoint up to its end, also those that cannot be read.
+        let end = next.map_or(Some(view.snapshot.version().saturating_add(1)), |next| next.parse().ok());
+        self.next = self.next.max(end.unwrap_or(self.next));
         let is_whole = self.next > view.snapshot.version();
         if is_whole && self.status != Some(view.status) {
             self.status = Some(view.status);
@@ -92,8 +103,8 @@ impl Follower {
     }
 }
 
-/// Something may have happened to the run.
-async fn told(hints: &mut Hints, engine: &Engine, run: RunId) {
+/// Waits for a hint that the run may have changed.
+async fn wait_for_change(hints: &mut Hints, engine: &Engine, run: RunId) {
     let run = engine.scope().run(run);
     loop {
         match hints.next().await {

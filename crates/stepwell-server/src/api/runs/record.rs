@@ -1,4 +1,4 @@
-//! What a run leaves behind: its documents, its picture, what changed in it, and a test case made of it.
+//! Routes of a run's documents, graph, test case export and diff.
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -9,7 +9,7 @@ use stepwell::core::patch::Patch;
 use stepwell::core::{Name, Snapshot, Timestamp};
 use stepwell::store::{Document, DocumentQuery, HistoryRow};
 
-use super::{OfRun, checkpoint};
+use super::{RunPath, checkpoint};
 use crate::api::call::Call;
 use crate::api::graph::{self, Picture};
 use crate::api::reply::{Format, Reply};
@@ -17,50 +17,50 @@ use crate::api::route::{Route, get};
 use crate::api::shapes::{Instant, Listing, Page};
 use crate::routes::problem::Problem;
 
-/// Versions that a run has at most that is made a test case: all of its states are read for that.
+/// Maximum number of versions of an exported run. The export reads the state of every version.
 const EXPORTED_VERSIONS: u64 = 1_000;
 
-/// Which documents of a run.
+/// Filter and page of a listing of a run's documents.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ListDocuments {
-    /// Those it showed at this version; without this those it shows now.
+    /// Lists the documents that were visible at this version. Default: those visible now.
     #[schemars(range(max = 9_007_199_254_740_991u64))]
     version: Option<u64>,
-    /// Under this key.
+    /// Lists only the document with this key.
     #[schemars(length(min = 1, max = 256))]
     key: Option<String>,
-    /// Of this type.
+    /// Lists only documents of this type.
     #[schemars(length(min = 1, max = 256))]
     kind: Option<String>,
-    /// With this tag.
+    /// Lists only documents with this tag.
     tag: Option<String>,
-    /// How many rows at most.
+    /// Maximum number of rows, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
-    /// Where the part before ended.
+    /// The `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// A document that a run shows.
+/// A document of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct RunDocument {
-    /// Its key: a run shows one document at most under it.
+    /// Key of the document. At each version, a run shows at most one document per key.
     key: String,
-    /// What type of document it is.
+    /// Name of the document's type.
     #[schemars(with = "String")]
     kind: Name,
-    /// The document.
+    /// Content of the document, any JSON value.
     body: Value,
-    /// What it can be found by besides its type.
+    /// Tags that a listing can filter by.
     tags: Vec<String>,
-    /// The first version of the run that shows it.
+    /// First version of the run in which the document is visible.
     visible_from: u64,
-    /// The first version after that which does not.
+    /// First later version in which the document is not visible any more. Absent while it is visible.
     #[serde(skip_serializing_if = "Option::is_none")]
     visible_to: Option<u64>,
-    /// When it was written.
+    /// Time at which the document was written.
     #[schemars(with = "Instant")]
     at: Timestamp,
 }
@@ -73,46 +73,46 @@ impl RunDocument {
     }
 }
 
-/// How a run is drawn.
+/// Query parameter of a run's graph.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DrawRun {
-    /// As JSON unless this says otherwise.
+    /// Format of the graph. Default: `json`.
     format: Option<Picture>,
 }
 
-/// How a run is exported.
+/// Query parameters of a run's export.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExportRun {
-    /// What the test case is called.
+    /// Name of the test case. Default: `run` and the run's id.
     #[schemars(length(min = 1, max = 256))]
     name: Option<String>,
-    /// As JSON unless this says otherwise.
+    /// Format of the test case. Default: `json`.
     format: Option<Format>,
 }
 
-/// Which versions of a run are compared.
+/// Query parameters that select the two versions to compare.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DiffRun {
-    /// The one before.
+    /// The earlier version of the comparison.
     #[schemars(range(max = 9_007_199_254_740_991u64))]
     from: u64,
-    /// The one after; without this the newest.
+    /// The later version of the comparison. Default: the newest.
     #[schemars(range(max = 9_007_199_254_740_991u64))]
     to: Option<u64>,
 }
 
-/// What changed of a run's data between two versions.
+/// Changes of a run's data between two versions.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct RunDiff {
-    /// The version before.
+    /// The earlier version of the comparison.
     from: u64,
-    /// The version after.
+    /// The later version of the comparison.
     to: u64,
-    /// What leads from the one to the other, in the words of JSON Patch (RFC 6902); a list is replaced whole.
+    /// Changes as in JSON Patch (RFC 6902). A list is replaced as a whole.
     changes: Vec<RunChange>,
 }
 
@@ -120,16 +120,16 @@ struct RunDiff {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct RunChange {
-    /// What happened to the field.
+    /// Operation on the field: `add`, `remove` or `replace`.
     op: ChangeOp,
-    /// A JSON pointer to it.
+    /// JSON pointer to the field.
     path: String,
-    /// What it is now.
+    /// New value; absent if the field was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<Value>,
-    /// What it was.
+    /// Old value; absent if the field was added.
     #[serde(skip_serializing_if = "Option::is_none")]
-    was: Option<Value>,
+    old_value: Option<Value>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -143,22 +143,22 @@ enum ChangeOp {
 pub(super) fn routes() -> Vec<Route> {
     let (view, read) = (Permission::View, Permission::Read);
     vec![
-        get("/v1/runs/{run}/documents", "listDocuments", read, "Lists the documents of a run, in the order in which they were written.")
+        get("/v1/runs/{run}/documents", "listDocuments", read, "List the documents of a run, in the order of their creation.")
             .ok::<Page<RunDocument>>("Documents.")
             .to(documents),
-        graph::gives(get("/v1/runs/{run}/graph", "drawRun", view, "Draws a run's workflow, with how the run stands.")).to(draw),
-        get("/v1/runs/{run}/export", "exportRun", view, "Gives a run as a test case: what it was started with, what its calls came to, and what came of it.")
-            .notes("Put into the `tests` of its document, the case passes. A run with more than 1,000 versions, or that an operator has changed, is 422.")
-            .ok::<Map<String, Value>>("The test case, as documents have them.")
+        graph::gives(get("/v1/runs/{run}/graph", "drawRun", view, "Draw the graph of a run's workflow with the state of the run.")).to(draw),
+        get("/v1/runs/{run}/export", "exportRun", view, "Export a run as a test case, with its input, the results of its calls and its outcome.")
+            .notes("The test case passes if it is added to the `tests` of the workflow document. A run with more than 1,000 versions or with changes by an operator is a 422.")
+            .ok::<Map<String, Value>>("The test case, in the format of workflow documents.")
             .or_yaml::<Map<String, Value>>("The test case as YAML.")
             .to(export),
-        get("/v1/runs/{run}/diff", "diffRun", view, "Says what changed of a run's data between two versions.")
+        get("/v1/runs/{run}/diff", "diffRun", view, "Show the changes of a run's data between two versions.")
             .ok::<RunDiff>("The changes.")
             .to(diff),
     ]
 }
 
-async fn documents(call: Call<OfRun, ListDocuments>) -> Result<Reply, Problem> {
+async fn documents(call: Call<RunPath, ListDocuments>) -> Result<Reply, Problem> {
     let run = call.engine().run(call.path.run);
     let ListDocuments { version, key, kind, tag, limit, cursor } = call.query;
     let listing = Listing::of(limit, cursor);
@@ -178,16 +178,16 @@ async fn documents(call: Call<OfRun, ListDocuments>) -> Result<Reply, Problem> {
     Reply::ok(&Page::of(page.over(|_| items), |document| document))
 }
 
-async fn draw(call: Call<OfRun, DrawRun>) -> Result<Reply, Problem> {
+async fn draw(call: Call<RunPath, DrawRun>) -> Result<Reply, Problem> {
     graph::drawn(&call.engine().run(call.path.run).graph().await?, call.query.format)
 }
 
-async fn export(call: Call<OfRun, ExportRun>) -> Result<Reply, Problem> {
+async fn export(call: Call<RunPath, ExportRun>) -> Result<Reply, Problem> {
     let run = call.engine().run(call.path.run);
     let version = run.view().await?.snapshot.version();
     if version > EXPORTED_VERSIONS {
         let detail = format!(
-            "Run {} has {version} versions; one that is made a test case has at most {EXPORTED_VERSIONS}.",
+            "Run {} has {version} versions; a run can be exported with at most {EXPORTED_VERSIONS}.",
             run.id()
         );
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "limit", detail);
@@ -197,7 +197,7 @@ async fn export(call: Call<OfRun, ExportRun>) -> Result<Reply, Problem> {
     Reply::document(&json!(run.as_test_case(name).await?), call.query.format)
 }
 
-async fn diff(call: Call<OfRun, DiffRun>) -> Result<Reply, Problem> {
+async fn diff(call: Call<RunPath, DiffRun>) -> Result<Reply, Problem> {
     let (engine, run) = (call.engine(), call.path.run);
     let newest = engine.run(run).view().await?.snapshot.version();
     let (from, to) = (call.query.from, call.query.to.unwrap_or(newest));
@@ -205,18 +205,18 @@ async fn diff(call: Call<OfRun, DiffRun>) -> Result<Reply, Problem> {
     let after = context(&checkpoint(&engine, run, to).await?)?;
     let patch = Patch::between(&before, &after);
     let changes = patch.edits().map(|(path, value)| {
-        let was = path.iter().try_fold(&before, |at, key| at.get(key)).cloned();
-        let op = match (&was, value) {
+        let old_value = path.iter().try_fold(&before, |at, key| at.get(key)).cloned();
+        let op = match (&old_value, value) {
             (_, None) => ChangeOp::Remove,
             (None, Some(_)) => ChangeOp::Add,
             (Some(_), Some(_)) => ChangeOp::Replace,
         };
-        RunChange { op, path: pointer(path), value: value.cloned(), was }
+        RunChange { op, path: pointer(path), value: value.cloned(), old_value }
     });
     Reply::ok(&RunDiff { from, to, changes: changes.collect() })
 }
 
-/// The data of a run at a checkpoint.
+/// Reads the run's data from a checkpoint.
 fn context(row: &HistoryRow) -> Result<Value, Problem> {
     let state = row.state.as_deref().unwrap_or_default();
     let snapshot: Snapshot = serde_json::from_slice(state).map_err(|error| Problem::internal(&error))?;

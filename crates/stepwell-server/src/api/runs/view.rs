@@ -3,48 +3,59 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use stepwell::core::snapshot::Finished;
+use stepwell::core::snapshot::RunEnd;
 use stepwell::core::{Failure, Name, RunId, Timestamp};
-use stepwell::ledger::{Tried, Tries};
-use stepwell::store::{HistoryRow, RunSummary, WaitRow};
+use stepwell::ledger::{Attempts, FailedAttempt};
+use stepwell::shadows::RunColumns;
+use stepwell::store::{BadRow, HistoryRow, RunSummary};
 use stepwell::{RunView, TaskId};
 
+use crate::api::conditions::{ColumnValues, column_values};
 use crate::api::shapes::{Id, Instant, RunStatus};
-use crate::routes::problem::Problem;
 
 /// A run in a listing.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RunRow {
-    /// The run.
+    /// Id of the run, a UUID.
     #[schemars(with = "Id")]
     id: RunId,
-    /// The workflow's name.
+    /// Name of the run's workflow.
     #[schemars(with = "String")]
     workflow: Name,
-    /// The hash of the definition it is pinned to.
+    /// Hash of the definition that the run is pinned to.
     definition: String,
-    /// How it is doing.
+    /// Current status of the run.
     status: RunStatus,
-    /// Its version.
+    /// Version of the run; every checkpoint increases it.
     version: u64,
-    /// The places it is in.
+    /// Names of the places or steps the run is in.
     #[schemars(with = "Vec<String>")]
     places: Vec<Name>,
-    /// The run whose child it is.
+    /// Id of the parent run; absent for a root run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
     parent: Option<RunId>,
-    /// When it is looked at next.
+    /// Time of the next step; absent if none is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     wake_at: Option<Timestamp>,
-    /// When it was created.
+    /// Time at which the run was created.
     #[schemars(with = "Instant")]
     created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change of the run.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
+    /// Values of the run's shadow columns by name; columns without a value are absent. Present only if the request has
+    /// `columns=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    columns: Option<ColumnValues>,
+}
+
+impl RunRow {
+    pub(super) fn with_columns(self, columns: RunColumns) -> Self {
+        RunRow { columns: Some(column_values(columns)), ..self }
+    }
 }
 
 impl From<RunSummary> for RunRow {
@@ -60,127 +71,128 @@ impl From<RunSummary> for RunRow {
             wake_at: run.wake,
             created_at: run.created_at,
             updated_at: run.updated_at,
+            columns: None,
         }
     }
 }
 
-/// A run as it stands.
+/// The current state of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RunShown {
-    /// The run.
+pub(super) struct RunDetails {
+    /// Id of the run, a UUID.
     #[schemars(with = "Id")]
     id: RunId,
-    /// The workflow's name.
+    /// Name of the run's workflow.
     #[schemars(with = "String")]
     workflow: Name,
-    /// The author's number of the definition it is pinned to.
+    /// Workflow version that the run is pinned to, the author's number.
     definition_version: u32,
-    /// The hash of that definition.
+    /// Hash of the definition that the run is pinned to.
     definition: String,
-    /// How it is doing.
+    /// Current status of the run.
     status: RunStatus,
-    /// Its version.
+    /// Version of the run; every checkpoint increases it.
     pub(super) version: u64,
-    /// The places it is in.
+    /// Names of the places or steps the run is in.
     #[schemars(with = "Vec<String>")]
     places: Vec<Name>,
-    /// Its data.
+    /// Data of the run, any JSON value.
     context: Value,
-    /// What it came to.
+    /// Output of the run; present only if it has completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
-    /// Why it stands still.
+    /// Error that stopped the run; absent if it is not stopped by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<RunFailure>,
-    /// What is being tried, and has failed before.
-    tries: Vec<TriesShown>,
-    /// The last tries that failed, oldest first.
-    failures: Vec<FailureShown>,
-    /// Signals that nothing has taken yet.
-    kept_signals: usize,
-    /// When it is cancelled if it has not ended.
+    /// Transitions in progress, with the number of failed attempts.
+    attempts: Vec<AttemptsView>,
+    /// The most recent failed attempts, oldest first.
+    failures: Vec<AttemptFailure>,
+    /// Number of buffered signals, which the run has not accepted yet.
+    buffered_signals: usize,
+    /// Time at which the run is cancelled if it has not ended; absent without a deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     deadline: Option<Timestamp>,
-    /// When it is looked at next.
+    /// Time of the next step; absent if none is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     wake_at: Option<Timestamp>,
-    /// The process that works on it.
+    /// Id of the process that owns the run; absent if no process does.
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
-    /// When it was created.
+    /// Time at which the run was created.
     #[schemars(with = "Instant")]
     created_at: Timestamp,
-    /// When it last got a version.
+    /// Time of the run's last version.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
 }
 
-/// Why something failed.
+/// A failure of a run or of an attempt.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RunFailure {
-    /// A stable word for the kind of failure.
+    /// Stable code of the failure, for programs.
     code: String,
-    /// What happened, for a person.
+    /// Description of the failure, for people.
     message: String,
-    /// Trying again is of no use.
+    /// True if a retry cannot succeed.
     #[serde(rename = "final")]
     is_final: bool,
 }
 
-/// What is being tried.
+/// A transition in progress and its attempts.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TriesShown {
-    /// The transition, or step.
+struct AttemptsView {
+    /// Name of the transition or step.
     #[schemars(with = "String")]
     transition: Name,
-    /// Tries that have failed.
+    /// Number of failed attempts.
     failed: u32,
-    /// When it is tried again; absent = not by itself.
+    /// Time of the next attempt; absent if none is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     next_at: Option<Timestamp>,
-    /// A worker elsewhere is to do it.
+    /// The task for a remote worker, if the action is a remote one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<TaskHeld>,
+    task: Option<QueuedTaskView>,
 }
 
-/// What a worker elsewhere is to do.
+/// A task for a remote worker.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TaskHeld {
-    /// The task's id.
+struct QueuedTaskView {
+    /// Id of the task: the run's id, a dot and the activation.
     id: String,
-    /// The action.
+    /// Name of the action to run.
     #[schemars(with = "String")]
     action: Name,
-    /// Since when it is to be done.
+    /// Time at which the task was queued.
     #[schemars(with = "Instant")]
     since: Timestamp,
-    /// The worker that has it.
+    /// Name of the worker that holds the lease; absent while the task is not leased.
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<String>,
-    /// When it is given to somebody else unless the worker is heard of.
+    /// Time at which the lease expires without a heartbeat. Another worker can then lease the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     lease_until: Option<Timestamp>,
-    /// How far it has come, in the worker's own words.
+    /// Progress note of the worker's last heartbeat, any JSON value.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<Value>,
 }
 
-impl TaskHeld {
-    fn of(run: RunId, tries: &Tries) -> Option<Self> {
-        let posted = tries.posted.as_ref()?;
-        let lease = posted.lease.as_ref();
-        Some(TaskHeld {
-            id: TaskId { run, activation: tries.activation }.to_string(),
-            action: posted.action.clone(),
-            since: posted.at,
+impl QueuedTaskView {
+    fn of(run: RunId, attempts: &Attempts) -> Option<Self> {
+        let queued = attempts.queued.as_ref()?;
+        let lease = queued.lease.as_ref();
+        Some(QueuedTaskView {
+            id: TaskId { run, activation: attempts.activation }.to_string(),
+            action: queued.action.clone(),
+            since: queued.at,
             worker: lease.map(|lease| lease.worker.clone()),
             lease_until: lease.map(|lease| lease.until),
             note: lease.and_then(|lease| lease.note.clone()),
@@ -188,17 +200,17 @@ impl TaskHeld {
     }
 }
 
-/// A try that failed.
+/// A failed attempt of a transition.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct FailureShown {
-    /// When.
+struct AttemptFailure {
+    /// Time at which the attempt failed.
     #[schemars(with = "Instant")]
     at: Timestamp,
-    /// The transition, or step.
+    /// Name of the transition or step.
     #[schemars(with = "String")]
     transition: Name,
-    /// Why.
+    /// Error of the attempt.
     error: RunFailure,
 }
 
@@ -209,26 +221,26 @@ impl From<Failure> for RunFailure {
     }
 }
 
-impl RunShown {
+impl RunDetails {
     pub(super) fn of(view: RunView) -> Self {
         let snapshot = &view.snapshot;
         let result = snapshot.finished().and_then(|finished| match finished {
-            Finished::Completed { output, .. } => Some(output.clone().unwrap_or_default()),
-            Finished::Cancelled => None,
+            RunEnd::Completed { output, .. } => Some(output.clone().unwrap_or_default()),
+            RunEnd::Cancelled => None,
         });
         let run = snapshot.instance_id();
-        let tries = view.ledger.tries.into_iter().map(|tries: Tries| TriesShown {
-            task: TaskHeld::of(run, &tries),
-            transition: tries.transition,
-            failed: tries.failed,
-            next_at: tries.next,
+        let attempts = view.ledger.attempts.into_iter().map(|attempts: Attempts| AttemptsView {
+            task: QueuedTaskView::of(run, &attempts),
+            transition: attempts.transition,
+            failed: attempts.failed,
+            next_at: attempts.next,
         });
-        let failures = view.ledger.failures.into_iter().map(|tried: Tried| FailureShown {
+        let failures = view.ledger.failures.into_iter().map(|tried: FailedAttempt| AttemptFailure {
             at: tried.at,
             transition: tried.transition,
             error: tried.error.into(),
         });
-        RunShown {
+        RunDetails {
             id: snapshot.instance_id(),
             workflow: snapshot.workflow().clone(),
             definition_version: snapshot.definition_version(),
@@ -239,9 +251,9 @@ impl RunShown {
             context: snapshot.context().clone(),
             result,
             error: view.ledger.stopped.map(|stopped| stopped.error.into()),
-            tries: tries.collect(),
+            attempts: attempts.collect(),
             failures: failures.collect(),
-            kept_signals: view.kept_signals,
+            buffered_signals: view.buffered_signals,
             deadline: view.ledger.deadline,
             wake_at: view.wake,
             owner: view.owner.map(|owner| owner.0.to_string()),
@@ -255,18 +267,19 @@ impl RunShown {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Checkpoint {
-    /// The version that it made.
+    /// Version of the run that the checkpoint created.
     pub(super) version: u64,
-    /// When it was committed.
+    /// Time at which the checkpoint was committed.
     #[schemars(with = "Instant")]
     at: Timestamp,
-    /// What happened: the signal, or the engine's own word; places left and entered; what came in and what came of it.
+    /// Description of the change: the signal or engine event, places left and entered, input and result.
     entry: Value,
 }
 
 impl Checkpoint {
-    pub(super) fn of(row: &HistoryRow) -> Result<Self, Problem> {
-        Ok(Checkpoint { version: row.version, at: row.at, entry: read(&row.entry)? })
+    pub(super) fn of(run: RunId, row: &HistoryRow) -> Result<Self, BadRow> {
+        let entry = read(run, row.version, &row.entry)?;
+        Ok(Checkpoint { version: row.version, at: row.at, entry })
     }
 }
 
@@ -274,58 +287,23 @@ impl Checkpoint {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CheckpointState {
-    /// The checkpoint.
+    /// Version, time and entry of the checkpoint.
     #[serde(flatten)]
     checkpoint: Checkpoint,
-    /// The state as it was.
+    /// Complete state of the run at this version.
     state: Value,
 }
 
 impl CheckpointState {
-    pub(super) fn of(row: &HistoryRow) -> Result<Self, Problem> {
-        let state = row.state.as_deref().map(read).transpose()?.unwrap_or_default();
-        Ok(CheckpointState { checkpoint: Checkpoint::of(row)?, state })
+    pub(super) fn of(run: RunId, row: &HistoryRow) -> Result<Self, BadRow> {
+        let state = row.state.as_deref().map(|state| read(run, row.version, state)).transpose()?;
+        Ok(CheckpointState { checkpoint: Checkpoint::of(run, row)?, state: state.unwrap_or_default() })
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Value, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| Problem::internal(&error))
-}
-
-/// Something that a run waits for.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Wait {
-    /// The run.
-    #[schemars(with = "Id")]
-    run: RunId,
-    /// Which wait of the run: what an answer names with `forWait`.
-    activation: u64,
-    /// The place, or step, where it waits.
-    #[schemars(with = "String")]
-    place: Name,
-    /// Since when.
-    #[schemars(with = "Instant")]
-    since: Timestamp,
-    /// Until when.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Instant>")]
-    until: Option<Timestamp>,
-    /// What for, the form, and who may answer.
-    detail: Value,
-}
-
-impl Wait {
-    pub(super) fn of(row: WaitRow) -> Self {
-        let WaitRow { run, wait } = row;
-        let detail = serde_json::from_slice(&wait.detail).unwrap_or_default();
-        Wait {
-            run,
-            activation: wait.activation,
-            place: wait.place,
-            since: wait.since,
-            until: wait.until,
-            detail,
-        }
-    }
+/// Parses a part of a checkpoint.
+fn read(run: RunId, version: u64, bytes: &[u8]) -> Result<Value, BadRow> {
+    let bad =
+        |why: String| BadRow { table: "checkpoints", key: format!("{run}:{version}"), run: Some(run), why };
+    serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))
 }

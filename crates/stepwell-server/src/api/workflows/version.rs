@@ -1,4 +1,4 @@
-//! Versions: published once and never changed, compared and drawn.
+//! Routes of workflow versions, which never change after they are published: publish, list, show, compare and draw.
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -9,7 +9,7 @@ use stepwell::core::graph::Graph;
 use stepwell::core::{Name, Timestamp};
 use stepwell::{Catalogue, Permission};
 
-use super::OfWorkflow;
+use super::WorkflowPath;
 use crate::api::call::{Call, Written};
 use crate::api::graph::{self, Picture};
 use crate::api::reply::{Format, Reply};
@@ -17,93 +17,93 @@ use crate::api::route::{Route, get, post};
 use crate::api::shapes::{DocumentProblem, Instant, Listing, Page, segment};
 use crate::routes::problem::Problem;
 
-/// A version of a workflow.
+/// Path parameters that select a version of a workflow.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OfVersion {
-    /// The workflow's name.
+struct VersionPath {
+    /// Name of the workflow, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
     name: String,
-    /// The version's number.
+    /// Number of the version.
     number: u32,
 }
 
-/// How a document is published.
+/// Query parameters for publishing a version.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PublishVersion {
-    /// New runs get it from then on.
+    /// True = new runs use the version from now on. Default: false.
     activate: Option<bool>,
-    /// What is to be remembered with it.
+    /// Note stored with the version, at most 1,000 characters.
     #[schemars(length(max = 1000))]
     note: Option<String>,
 }
 
-/// How a version is shown.
+/// Query parameter for showing a version.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ShowVersion {
-    /// As JSON unless this says otherwise.
+    /// Format of the document. Default: `json`.
     format: Option<Format>,
 }
 
-/// Which versions are compared.
+/// Query parameters that select the two versions to compare.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct DiffVersions {
-    /// The one before.
+    /// Number of the earlier version.
     from: u32,
-    /// The one after.
+    /// Number of the later version.
     to: u32,
 }
 
-/// What is drawn, and how.
+/// Query parameters of a workflow's graph.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct DrawWorkflow {
-    /// The version; without this the one that new runs get, or else the newest.
+    /// Number of the version to draw. Default: the active version, or else the newest.
     version: Option<u32>,
-    /// As JSON unless this says otherwise.
+    /// Format of the graph. Default: `json`.
     format: Option<Picture>,
 }
 
-/// What was published.
+/// Result of publishing a version.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct VersionPublished {
-    /// The workflow.
+    /// Name of the workflow.
     #[schemars(with = "String")]
     name: Name,
-    /// The version's number.
+    /// Number of the version.
     version: u32,
-    /// The hash of the definition that runs of it are pinned to.
+    /// Hash of the definition that runs of this version are pinned to.
     hash: String,
-    /// It was made just now; otherwise the newest version says the same.
+    /// True if the version is new; false if the newest version has the same content.
     created: bool,
-    /// It is the version that new runs get.
+    /// True if new runs use this version.
     active: bool,
-    /// What this server lacks to run it. Another process may have it.
+    /// Actions, guards and strategies that this server lacks to run it. Another process may have them.
     warnings: Vec<DocumentProblem>,
 }
 
-/// A published version.
+/// A published version of a workflow.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct VersionRow {
-    /// Its number.
+    /// Number of the version.
     version: u32,
-    /// The hash of the definition that runs of it are pinned to.
+    /// Hash of the definition that runs of this version are pinned to.
     hash: String,
-    /// Who has published it.
+    /// Actor that published the version; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     published_by: Option<String>,
-    /// When.
+    /// Time at which the version was published.
     #[schemars(with = "Instant")]
     published_at: Timestamp,
-    /// What is remembered with it.
+    /// Note stored with the version; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
-    /// It is the version that new runs get.
+    /// True if new runs use this version.
     active: bool,
 }
 
@@ -115,50 +115,50 @@ impl From<Version> for VersionRow {
     }
 }
 
-/// One thing that differs between two documents.
+/// A difference between two documents.
 #[derive(JsonSchema)]
 #[schemars(rename = "Difference")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct DifferenceShape {
-    /// `added`, `removed`, `moved`, `changed`, `typeChanged`, or `more`: then `to` says how many there are besides.
+    /// `added`, `removed`, `moved`, `changed`, `typeChanged`, or `more` with the number of further differences in `to`.
     kind: String,
-    /// `document`, `step`, `place` or `transition`.
+    /// Part that differs: `document`, `step`, `place` or `transition`.
     subject: String,
-    /// The id of the step, place or transition, if it has one.
+    /// Id of the step, place or transition; absent if it has none.
     id: Option<String>,
-    /// A JSON pointer: inside of the step, place or transition if that has changed, in the document otherwise.
+    /// JSON pointer, relative to a changed step, place or transition, and to the document for other differences.
     pointer: String,
-    /// What was there; of something that has moved, where it was.
+    /// Old value, or the old position of a moved part.
     from: Option<Value>,
-    /// What is there; of something that has moved, where it is.
+    /// New value, or the new position of a moved part.
     to: Option<Value>,
 }
 
 pub(super) fn routes() -> Vec<Route> {
     let (view, publish) = (Permission::View, Permission::Publish);
     vec![
-        post("/v1/workflows/{name}/versions", "publishVersion", publish, "Publishes a document as the next version of a workflow; the body is the document.")
-            .notes("A document that says the same as the newest version is that version. Mistakes in it are 422 `invalidDocument`: `errors` has line, column and message of each.")
-            .gives::<VersionPublished>(StatusCode::CREATED, "The version was made.")
-            .ok::<VersionPublished>("The newest version says the same.")
-            .leads("/v1/workflows/{name}/versions/{number}", "number", "/version")
+        post("/v1/workflows/{name}/versions", "publishVersion", publish, "Publish a workflow document, sent as the body, as the next version of a workflow.")
+            .notes("A document with the same content as the newest version creates no version. Errors in the document are a 422 `invalidDocument` with line, column and message of each in `errors`.")
+            .gives::<VersionPublished>(StatusCode::CREATED, "The version was created.")
+            .ok::<VersionPublished>("The newest version has the same content.")
+            .links_to("/v1/workflows/{name}/versions/{number}", "number", "/version")
             .to(publish_text),
-        get("/v1/workflows/{name}/versions", "listVersions", view, "Lists the versions of a workflow, in their order.")
+        get("/v1/workflows/{name}/versions", "listVersions", view, "List the versions of a workflow, oldest first.")
             .ok::<Page<VersionRow>>("Versions.")
             .to(list),
-        get("/v1/workflows/{name}/versions/{number}", "showVersion", view, "Gives the document of a version.")
-            .notes("Comments and the order of fields are not kept.")
+        get("/v1/workflows/{name}/versions/{number}", "showVersion", view, "Show the document of a version.")
+            .notes("Comments and the order of fields are not preserved.")
             .ok::<Map<String, Value>>("The document.")
             .or_yaml::<Map<String, Value>>("The document as YAML.")
             .to(show),
-        get("/v1/workflows/{name}/diff", "diffVersions", view, "Compares two versions of a workflow.")
-            .ok::<Page<DifferenceShape>>("What differs: nothing if both say the same, and at most 1,000 differences.")
+        get("/v1/workflows/{name}/diff", "diffVersions", view, "Compare two versions of a workflow.")
+            .ok::<Page<DifferenceShape>>("Differences, at most 1,000; empty if both versions have the same content.")
             .to(diff),
-        graph::gives(get("/v1/workflows/{name}/graph", "drawWorkflow", view, "Draws a workflow.")).to(draw),
+        graph::gives(get("/v1/workflows/{name}/graph", "drawWorkflow", view, "Draw the graph of a workflow.")).to(draw),
     ]
 }
 
-/// What is answered to whoever has published something.
+/// Creates the reply for a published version.
 pub(super) fn published(published: Published) -> Result<Reply, Problem> {
     let Published { name, version, hash, is_new, is_active, warnings } = published;
     let path = format!("/v1/workflows/{}/versions/{version}", segment(&name));
@@ -168,8 +168,8 @@ pub(super) fn published(published: Published) -> Result<Reply, Problem> {
     Ok(Reply::json(status, &shown)?.at(&path))
 }
 
-async fn publish_text(call: Call<OfWorkflow, PublishVersion, Written>) -> Result<Reply, Problem> {
-    call.server.room_for_workflow(call.caller.scope(), &call.path.name).await?;
+async fn publish_text(call: Call<WorkflowPath, PublishVersion, Written>) -> Result<Reply, Problem> {
+    call.server.check_workflow_quota(call.caller.scope(), &call.path.name).await?;
     let catalogue = call.engine().catalogue();
     let PublishVersion { activate, note } = call.query;
     let publish = note.into_iter().fold(Publish::text(call.body.0), Publish::note);
@@ -177,40 +177,40 @@ async fn publish_text(call: Call<OfWorkflow, PublishVersion, Written>) -> Result
     published(catalogue.publish(call.path.name, publish).await?)
 }
 
-async fn list(call: Call<OfWorkflow, Listing>) -> Result<Reply, Problem> {
+async fn list(call: Call<WorkflowPath, Listing>) -> Result<Reply, Problem> {
     let (limit, cursor) = (Some(call.query.limit()), call.query.cursor());
     let page = call.engine().catalogue().versions(call.path.name.as_str(), limit, cursor).await?;
     Reply::ok(&Page::of(page, VersionRow::from))
 }
 
-async fn show(call: Call<OfVersion, ShowVersion>) -> Result<Reply, Problem> {
-    let OfVersion { name, number } = &call.path;
-    let edition = call.engine().catalogue().version(name.as_str(), *number).await?;
-    Reply::document(edition.document(), call.query.format)
+async fn show(call: Call<VersionPath, ShowVersion>) -> Result<Reply, Problem> {
+    let VersionPath { name, number } = &call.path;
+    let version = call.engine().catalogue().version(name.as_str(), *number).await?;
+    Reply::document(version.document(), call.query.format)
 }
 
-async fn diff(call: Call<OfWorkflow, DiffVersions>) -> Result<Reply, Problem> {
+async fn diff(call: Call<WorkflowPath, DiffVersions>) -> Result<Reply, Problem> {
     let DiffVersions { from, to } = call.query;
     let catalogue = call.engine().catalogue();
     let items = catalogue.diff(call.path.name, from, to).await?;
     Reply::ok(&Page::only(items))
 }
 
-async fn draw(call: Call<OfWorkflow, DrawWorkflow>) -> Result<Reply, Problem> {
+async fn draw(call: Call<WorkflowPath, DrawWorkflow>) -> Result<Reply, Problem> {
     let (catalogue, name) = (call.engine().catalogue(), call.path.name.as_str());
     let version = match call.query.version {
         Some(version) => version,
         None => current(&catalogue, name).await?,
     };
-    let edition = catalogue.version(name, version).await?;
-    graph::drawn(&Graph::of(&edition.definition), call.query.format)
+    let version = catalogue.version(name, version).await?;
+    graph::drawn(&Graph::of(&version.definition), call.query.format)
 }
 
-/// The version that new runs get, or else the newest.
+/// Returns the number of the active version, or else of the newest.
 async fn current(catalogue: &Catalogue, name: &str) -> Result<u32, Problem> {
     let listed = catalogue.workflow(name).await?;
     listed.active.or(listed.newest).ok_or_else(|| {
-        let detail = format!("Nothing of workflow `{name}` was published yet: it has only a draft.");
+        let detail = format!("Workflow `{name}` has no published version, only a draft: publish it first.");
         Problem::new(StatusCode::NOT_FOUND, "noVersion", detail)
     })
 }

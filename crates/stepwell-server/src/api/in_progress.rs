@@ -1,4 +1,4 @@
-//! Keyed requests that are under way in this process: the same one is not begun a second time meanwhile.
+//! Tracks requests with an idempotency key that are in progress in this process, so that a duplicate does not start.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,27 +7,28 @@ use axum::http::Method;
 use sha2::{Digest, Sha256};
 use stepwell::store::TenantId;
 
-use super::call::Asked;
+use super::call::RequestContext;
 use super::route::{Needs, Route};
 use crate::routes::flows::key;
 use crate::routes::problem::{Problem, busy};
 
-/// A request with a key, as far as two of them are the same.
+/// SHA-256 hash that identifies a request with an idempotency key.
 type Place = [u8; 32];
 
-/// What is under way.
+/// The set of requests in progress.
 #[derive(Clone, Default)]
-pub(crate) struct Underway(Arc<Mutex<HashSet<Place>>>);
+pub(crate) struct RequestsInProgress(Arc<Mutex<HashSet<Place>>>);
 
-/// A request that is under way for as long as this is there.
+/// Guard of a request in progress. Dropping it removes the request from the set.
 pub(crate) struct Begun {
-    all: Underway,
+    all: RequestsInProgress,
     place: Place,
 }
 
-impl Underway {
-    /// Begins a request, unless the same one has begun and not ended. One without a key is none that could be the same.
-    pub(crate) fn begin(&self, route: &Route, asked: &Asked) -> Result<Option<Begun>, Problem> {
+impl RequestsInProgress {
+    /// Registers a request, or answers busy if the same one is in progress. Returns `None` for a request without a
+    /// key.
+    pub(crate) fn begin(&self, route: &Route, asked: &RequestContext) -> Result<Option<Begun>, Problem> {
         if !route.is_keyed {
             return Ok(None);
         }
@@ -44,12 +45,12 @@ impl Underway {
     }
 }
 
-/// Whose, what, on what, and under which key.
-fn place(route: &Route, asked: &Asked, key: &str) -> Place {
+/// Hashes the tenant, the route, the idempotency key and the path parameters.
+fn place(route: &Route, asked: &RequestContext, key: &str) -> Place {
     let tenant: TenantId = asked.caller.scope().tenant();
     let mut hash = Sha256::new();
     let mut add = |part: &[u8]| {
-        // How long each part is: no two sequences of parts are the same bytes.
+        // The length prefix makes the encoding unambiguous.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     };
@@ -59,7 +60,7 @@ fn place(route: &Route, asked: &Asked, key: &str) -> Place {
     for (_, value) in &asked.path {
         add(value.as_bytes());
     }
-    // Whose request it is that nobody in particular makes is in what it brings.
+    // An anonymous request is identified by its query, its flow token and its body.
     if route.needs == Needs::Nothing && route.method != Method::GET {
         add(asked.query.as_deref().unwrap_or_default().as_bytes());
         add(asked.headers.get("x-flow-token").map(axum::http::HeaderValue::as_bytes).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! A server on a store in memory, and somebody of each of two tenants who may do everything there.
+//! A server on an in-memory store with two tenants, and for each of them an API key with every permission.
 
 use std::sync::Arc;
 
@@ -10,42 +10,42 @@ use stepwell::{Builder, Engine, Grants};
 use stepwell_server::api::{ApiOptions, Server};
 use uuid::Uuid;
 
-use crate::kit::{Ask, Reply, ask};
+use crate::kit::{Reply, TestRequest, ask};
 use crate::table::granted;
 
-/// Whose server it is asked as.
+/// The id of the tenant that sends the requests by default.
 pub(crate) const OURS: u128 = 1;
 
-pub(crate) struct Desk {
+pub(crate) struct TestServer {
     pub(crate) router: Router,
     pub(crate) server: Arc<Server>,
     ours: String,
     theirs: String,
 }
 
-impl Desk {
-    pub(crate) async fn open() -> Desk {
-        Desk::with(|engine| engine).await
+impl TestServer {
+    pub(crate) async fn open() -> TestServer {
+        TestServer::with(|engine| engine).await
     }
 
-    /// With an engine that is put together like this.
-    pub(crate) async fn with(build: impl FnOnce(Builder) -> Builder) -> Desk {
+    /// Opens a server on the engine that `build` configures.
+    pub(crate) async fn with(build: impl FnOnce(Builder) -> Builder) -> TestServer {
         let engine = build(Engine::builder(Arc::new(MemoryStore::new()))).start().await.unwrap();
         let server = Arc::new(Server::new(engine, ApiOptions::default()));
         let ours = granted(&server, OURS, Grants::all()).await;
         let theirs = granted(&server, 2, Grants::all()).await;
-        Desk { router: server.clone().router(), server, ours, theirs }
+        TestServer { router: server.clone().router(), server, ours, theirs }
     }
 
-    /// A request of ours.
-    pub(crate) fn ask(&self, method: Method, path: &str) -> Ask {
+    /// A request of our own tenant.
+    pub(crate) fn ask(&self, method: Method, path: &str) -> TestRequest {
         ask(method, path).header("authorization", &self.ours)
     }
 
-    /// The same request of somebody of another tenant.
-    pub(crate) async fn elsewhere(&self, method: Method, path: &str, body: Option<&Value>) -> Reply {
+    /// Sends a request as the other tenant.
+    pub(crate) async fn as_other_tenant(&self, method: Method, path: &str, body: Option<&Value>) -> Reply {
         let asked = ask(method, path).header("authorization", &self.theirs);
-        let asked = body.into_iter().fold(asked, Ask::json);
+        let asked = body.into_iter().fold(asked, TestRequest::json);
         asked.to(&self.router).await
     }
 
@@ -65,7 +65,7 @@ impl Desk {
         self.ask(Method::DELETE, path).to(&self.router).await
     }
 
-    /// Posts a text as YAML.
+    /// Posts a text as `application/yaml`.
     pub(crate) async fn post_yaml(&self, path: &str, text: &str) -> Reply {
         let asked = self.ask(Method::POST, path).header("content-type", "application/yaml");
         asked.body(text.to_owned()).to(&self.router).await
@@ -79,7 +79,7 @@ impl Desk {
         published.json()
     }
 
-    /// Runs a workflow, and gives the run when it has ended or stands still.
+    /// Starts a workflow and returns the run once it has ended or failed, or after 20 seconds.
     pub(crate) async fn run(&self, workflow: &str, input: Value) -> Value {
         let body = serde_json::json!({"workflow": workflow, "input": input});
         let started = self.post("/v1/runs?wait=20s", &body).await;
@@ -88,7 +88,7 @@ impl Desk {
     }
 }
 
-/// Our tenant, in a path.
+/// The id of our own tenant as text, for paths.
 pub(crate) fn our_tenant() -> String {
     Uuid::from_u128(OURS).to_string()
 }

@@ -1,10 +1,10 @@
-//! `upkeep heal` and `upkeep cleanup`: batch after batch until there is nothing left, with a word on how far it is.
+//! `maintenance heal` and `maintenance cleanup`: call the API in batches until nothing is left, and show the progress.
 
 use axum::http::Method;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
-use super::client::{Asking, Client};
+use super::client::{ApiRequest, Client};
 use super::show::Shown;
 use super::{dry, everywhere, opened};
 use crate::exit::Failure;
@@ -13,36 +13,42 @@ use crate::server::runtime;
 
 pub(super) fn with_verbs(command: Command) -> Command {
     let heal = everywhere(Command::new("heal"))
-        .about("Makes the shadow columns of a workflow what they should be, run by run")
-        .arg(Arg::new("workflow").value_name("WORKFLOW").required(true).help("The workflow"))
+        .about("Heal the shadow columns of a workflow's runs and flows")
+        .arg(Arg::new("workflow").value_name("WORKFLOW").required(true).help("Name of the workflow"))
+        .arg(Arg::new("status").long("status").value_name("STATUS").help("Heal only runs with this status"))
+        .arg(Arg::new("parent").long("parent").value_name("RUN").help("Heal only children of this run"))
+        .arg(
+            Arg::new("where").long("where").value_name("CONDITION").action(ArgAction::Append).help(
+                "Heal only runs and flows whose shadow column matches, such as `city=Bonn` or `total>=10`",
+            ),
+        )
         .arg(
             Arg::new("batch")
                 .long("batch")
                 .value_name("NUMBER")
                 .default_value("100")
-                .help("Runs and flows in a batch"),
+                .help("Runs and flows per batch"),
         )
         .arg(
             Arg::new("from")
                 .long("from")
                 .value_name("CURSOR")
-                .help("Go on where a heal that was interrupted has come to"),
+                .help("Continue an interrupted heal at this cursor"),
         );
-    let cleanup =
-        everywhere(Command::new("cleanup")).about("Tidies up what has expired, until nothing is left");
-    let upkeep = Command::new("upkeep")
-        .about("What the server does now and then, done now")
+    let cleanup = everywhere(Command::new("cleanup")).about("Clean up expired data until none is left");
+    let maintenance = Command::new("maintenance")
+        .about("Heal shadow columns and clean up expired data")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(heal)
         .subcommand(cleanup);
-    command.subcommand(upkeep)
+    command.subcommand(maintenance)
 }
 
 pub(super) fn run(noun: &str, verb: &str, matches: &ArgMatches) -> Option<Result<(), Failure>> {
     let is_heal = match (noun, verb) {
-        ("upkeep", "heal") => true,
-        ("upkeep", "cleanup") => false,
+        ("maintenance", "heal") => true,
+        ("maintenance", "cleanup") => false,
         _ => return None,
     };
     Some(runtime().and_then(|runtime| {
@@ -56,12 +62,12 @@ pub(super) fn run(noun: &str, verb: &str, matches: &ArgMatches) -> Option<Result
     }))
 }
 
-fn posting(path: &str, body: Option<&Value>) -> Asking {
+fn posting(path: &str, body: Option<&Value>) -> ApiRequest {
     let body = body.map(|body| ("application/json".to_owned(), body.to_string().into_bytes()));
-    Asking { method: Method::POST, path: path.to_owned(), body, ..Asking::default() }
+    ApiRequest { method: Method::POST, path: path.to_owned(), body, ..ApiRequest::default() }
 }
 
-/// Adds the counts of a batch to those before.
+/// Adds the counts of a batch to the sums.
 fn add(sums: &mut Map<String, Value>, batch: &Value) {
     for (name, count) in batch.as_object().into_iter().flatten() {
         if let Some(count) = count.as_u64() {
@@ -75,15 +81,20 @@ async fn heal(client: &Client, shown: &Shown, matches: &ArgMatches) -> Result<Va
     let said = |name: &str| matches.get_one::<String>(name).cloned();
     let batch: u32 = said("batch").and_then(|batch| batch.parse().ok()).unwrap_or(100);
     let mut body = json!({ "workflow": said("workflow"), "batch": batch });
-    if let Some(from) = said("from") {
-        body["cursor"] = from.into();
+    for (field, value) in [("cursor", said("from")), ("status", said("status")), ("parent", said("parent"))] {
+        if let Some(value) = value {
+            body[field] = value.into();
+        }
+    }
+    if let Some(conditions) = matches.get_many::<String>("where") {
+        body["where"] = conditions.cloned().collect();
     }
     if shown.dry_run {
-        return dry(&posting("/v1/upkeep/heal", Some(&body))).map(|()| Value::Null);
+        return dry(&posting("/v1/maintenance/heal", Some(&body))).map(|()| Value::Null);
     }
     let (mut sums, bar) = (Map::new(), spinner("runs healed"));
     loop {
-        let done = client.ask(posting("/v1/upkeep/heal", Some(&body))).await?.json()?;
+        let done = client.ask(posting("/v1/maintenance/heal", Some(&body))).await?.json()?;
         add(&mut sums, &done);
         bar.set_position(sums.get("runs").and_then(Value::as_u64).unwrap_or(0));
         match done["nextCursor"].as_str() {
@@ -97,11 +108,11 @@ async fn heal(client: &Client, shown: &Shown, matches: &ArgMatches) -> Result<Va
 
 async fn clean_up(client: &Client, shown: &Shown) -> Result<Value, Failure> {
     if shown.dry_run {
-        return dry(&posting("/v1/upkeep/cleanup", None)).map(|()| Value::Null);
+        return dry(&posting("/v1/maintenance/cleanup", None)).map(|()| Value::Null);
     }
-    let (mut sums, bar) = (Map::new(), spinner("rows tidied up"));
+    let (mut sums, bar) = (Map::new(), spinner("items cleaned up"));
     loop {
-        let done = client.ask(posting("/v1/upkeep/cleanup", None)).await?.json()?;
+        let done = client.ask(posting("/v1/maintenance/cleanup", None)).await?.json()?;
         add(&mut sums, &done);
         bar.set_position(sums.values().filter_map(Value::as_u64).sum());
         if done["more"] != true {

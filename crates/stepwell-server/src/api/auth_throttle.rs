@@ -1,4 +1,4 @@
-//! Credentials that are not good: how many of them may come from an address before it has to wait.
+//! Auth throttle: limits the failed authentication attempts from one address.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,22 +10,23 @@ use axum::http::{HeaderMap, StatusCode};
 
 use crate::routes::problem::Problem;
 
-/// How long a guess counts.
+/// Time for which failed attempts are counted.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses that are remembered at a time; those beyond that share one place.
+/// Maximum number of addresses tracked. Further addresses share one counter.
 const ADDRESSES: usize = 10_000;
 
-/// How long a credential that was good is looked at, whoever else guesses at the same address.
+/// Time for which a credential that was valid is still checked while its address is throttled.
 const GOOD_FOR: Duration = Duration::from_secs(3_600);
-/// Credentials that were good which are remembered at a time.
+/// Maximum number of valid credentials remembered.
 const CREDENTIALS: usize = 10_000;
 
-/// Counts guesses by where they come from.
-pub(crate) struct Guesses {
-    /// How many within a minute; 0 = any number.
+/// The counters of failed authentication attempts, by address.
+pub(crate) struct AuthThrottle {
+    /// Maximum number of failed attempts per minute; 0 = unlimited.
     max: u32,
     by: Mutex<HashMap<IpAddr, Counted>>,
-    /// When credentials were last good, by their hashes: whoever shares an address with somebody who guesses is not locked out.
+    /// Time of the last success, by the credential's hash. A client that shares its address with an attacker is not
+    /// locked out.
     good: RwLock<HashMap<u64, Instant>>,
     hasher: RandomState,
 }
@@ -33,27 +34,27 @@ pub(crate) struct Guesses {
 #[derive(Clone, Copy)]
 struct Counted {
     since: Instant,
-    guesses: u32,
+    failures: u32,
 }
 
-impl Guesses {
+impl AuthThrottle {
     pub(crate) fn new(max: u32) -> Self {
-        Guesses { max, by: Mutex::default(), good: RwLock::default(), hasher: RandomState::new() }
+        AuthThrottle { max, by: Mutex::default(), good: RwLock::default(), hasher: RandomState::new() }
     }
 
-    /// Lets somebody try a credential, unless too many from there were not good and this one is new.
+    /// Rejects an attempt if the address has too many failed ones, unless the credential was valid recently.
     pub(crate) fn admit(&self, from: Option<IpAddr>, credential: &str) -> Result<(), Problem> {
         let (Some(from), true) = (from, self.max > 0) else { return Ok(()) };
         let known = {
             let by = self.by();
             by.get(&network(from)).or_else(|| by.get(&OTHERS)).copied()
         };
-        match known.filter(|known| known.guesses >= self.max && known.since.elapsed() < WINDOW) {
+        match known.filter(|known| known.failures >= self.max && known.since.elapsed() < WINDOW) {
             None => Ok(()),
             Some(_) if self.was_good(credential) => Ok(()),
             Some(known) => {
                 let wait = WINDOW.saturating_sub(known.since.elapsed());
-                let detail = "Too many credentials from your address were not good. Wait, and try again.";
+                let detail = "Too many failed authentication attempts from this address. Wait, then retry.";
                 let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "tooManyRequests", detail);
                 Err(problem.later(wait.as_secs() + 1))
             }
@@ -65,7 +66,7 @@ impl Guesses {
         good.get(&self.hasher.hash_one(credential)).is_some_and(|at| at.elapsed() < GOOD_FOR)
     }
 
-    /// A credential was good.
+    /// Remembers a valid credential.
     pub(crate) fn remember(&self, from: Option<IpAddr>, credential: &str) {
         if from.is_none() || self.max == 0 {
             return;
@@ -84,7 +85,7 @@ impl Guesses {
         }
     }
 
-    /// A credential from there was not good.
+    /// Counts a failed attempt from an address.
     pub(crate) fn count(&self, from: Option<IpAddr>) {
         let (Some(from), true) = (from, self.max > 0) else { return };
         let mut by = self.by();
@@ -96,11 +97,11 @@ impl Guesses {
             }
         }
         let now = Instant::now();
-        let known = by.entry(from).or_insert(Counted { since: now, guesses: 0 });
+        let known = by.entry(from).or_insert(Counted { since: now, failures: 0 });
         if known.since.elapsed() >= WINDOW {
-            *known = Counted { since: now, guesses: 0 };
+            *known = Counted { since: now, failures: 0 };
         }
-        known.guesses = known.guesses.saturating_add(1);
+        known.failures = known.failures.saturating_add(1);
     }
 
     fn by(&self) -> MutexGuard<'_, HashMap<IpAddr, Counted>> {
@@ -108,10 +109,10 @@ impl Guesses {
     }
 }
 
-/// Stands for all addresses that there is no room for.
+/// Key of the counter that all addresses beyond the maximum share.
 const OTHERS: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// What one somebody has of addresses: of version 6 that is 64 bits of them.
+/// Returns the network that counts as one client: an IPv4 address, or a /64 network of IPv6.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -119,10 +120,10 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Where a request comes from: the other end of the connection, or whom a proxy that is trusted has it from.
+/// Returns the client address: the peer of the connection, or the address that a trusted proxy reports.
 pub(crate) fn origin(peer: Option<IpAddr>, headers: &HeaderMap, proxies: &[IpAddr]) -> Option<IpAddr> {
     let mut from = peer?.to_canonical();
-    // Each proxy has put at the end whom it has the request from; what is before that anybody may have said.
+    // Each proxy appends the address of its peer. Earlier entries come from the client and cannot be trusted.
     let said: Vec<&str> = headers
         .get_all("x-forwarded-for")
         .iter()
@@ -147,14 +148,14 @@ mod tests {
 
     use axum::http::HeaderMap;
 
-    use super::{ADDRESSES, Guesses, network, origin};
+    use super::{ADDRESSES, AuthThrottle, network, origin};
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
     #[test]
-    fn only_what_a_trusted_proxy_says_is_believed() {
+    fn forwarded_address_needs_a_trusted_proxy() {
         let mut headers = HeaderMap::new();
         headers.append("x-forwarded-for", "198.51.100.1, 203.0.113.9".parse().unwrap());
         headers.append("x-forwarded-for", "10.0.0.2".parse().unwrap());
@@ -171,33 +172,33 @@ mod tests {
     }
 
     #[test]
-    fn who_guesses_too_often_waits_and_others_do_not() {
-        let guesses = Guesses::new(3);
+    fn too_many_failed_attempts_block_only_that_network() {
+        let throttle = AuthThrottle::new(3);
         let (bad, good) = (Some(ip("2001:db8::1")), Some(ip("2001:db8:0:1::1")));
         for _ in 0..3 {
-            guesses.admit(bad, "guess").unwrap();
-            guesses.count(bad);
+            throttle.admit(bad, "guess").unwrap();
+            throttle.count(bad);
         }
-        guesses.remember(good, "good");
-        let refused = guesses.admit(Some(ip("2001:db8::ffff")), "guess").unwrap_err();
-        guesses.admit(bad, "good").unwrap();
+        throttle.remember(good, "good");
+        let refused = throttle.admit(Some(ip("2001:db8::ffff")), "guess").unwrap_err();
+        throttle.admit(bad, "good").unwrap();
         assert_eq!(refused.status.as_u16(), 429);
         assert!((1..=60).contains(&refused.retry_after_s.unwrap()), "{refused:?}");
-        guesses.admit(good, "guess").unwrap();
-        Guesses::new(0).count(bad);
+        throttle.admit(good, "guess").unwrap();
+        AuthThrottle::new(0).count(bad);
         assert_eq!(network(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));
     }
 
     #[test]
-    fn addresses_do_not_fill_the_memory() {
-        let guesses = Guesses::new(1);
+    fn tracked_addresses_are_bounded() {
+        let throttle = AuthThrottle::new(1);
         for n in 0..u32::try_from(ADDRESSES).unwrap() + 500 {
-            guesses.count(Some(std::net::Ipv4Addr::from(n).into()));
+            throttle.count(Some(std::net::Ipv4Addr::from(n).into()));
         }
-        assert!(guesses.by().len() <= ADDRESSES + 1);
+        assert!(throttle.by().len() <= ADDRESSES + 1);
         assert!(
-            guesses.admit(Some(ip("203.0.113.200")), "x").is_err(),
-            "those there is no room for share a place"
+            throttle.admit(Some(ip("203.0.113.200")), "x").is_err(),
+            "addresses beyond the maximum share a counter"
         );
     }
 }

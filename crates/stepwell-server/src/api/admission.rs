@@ -1,4 +1,4 @@
-//! How long a request is worked on: until its time is over, or whoever asked may no longer ask.
+//! Timeouts of requests: a request ends when its time is over or its caller loses access.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,26 +15,27 @@ use super::shapes::span;
 use super::{Caller, Server, auth};
 use crate::routes::problem::Problem;
 
-/// How often is looked whether whoever waits or follows may still do so.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Interval between checks that the caller of a waiting or streaming request still has access.
+const ACCESS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Somebody who was let in, and with what.
+/// An admitted caller with the credential and the access that was checked.
 #[derive(Clone)]
-pub(super) struct Pass {
+pub(super) struct Admitted {
     pub(super) caller: Caller,
-    /// What proves who it is; `None` = the program that has the server knows them.
+    /// The `Authorization` header; `None` = the embedding program authenticated the caller, or no credential is
+    /// needed.
     pub(super) credential: Option<HeaderValue>,
     pub(super) needs: Needs,
 }
 
-/// How long a request asks to wait, in its query or as a preference, and no longer than allowed.
+/// Returns the wait requested by the `wait` parameter or the `Prefer` header, at most `max`. Default: zero.
 pub(super) fn wait_of(query: Option<&str>, headers: &HeaderMap, max: Duration) -> Duration {
     let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let asked = pairs.into_iter().find(|(name, _)| name == "wait").and_then(|(_, text)| span(&text).ok());
     asked.or_else(|| preferred_wait(headers)).unwrap_or_default().min(max)
 }
 
-/// How long a request prefers to wait.
+/// Returns the wait of the `Prefer: wait=SECONDS` header.
 pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     let prefer = headers.get("prefer")?.to_str().ok()?;
     let wait = prefer.split(',').find_map(|one| one.trim().strip_prefix("wait="))?;
@@ -42,75 +43,78 @@ pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
 }
 
 impl Server {
-    /// What comes of the work within its time, waiting that was asked for not counted. Work that is not over by then, or whose
-    /// asker may no longer ask, is finished without them: nothing is left half done.
-    pub(super) async fn patiently(
+    /// Returns the result of the work, or a problem after the answer timeout plus the requested wait.
+    ///
+    /// Work that outlives the timeout or its caller's access continues in the background, so that nothing is left
+    /// half done.
+    pub(super) async fn answer_in_time(
         self: &Arc<Self>,
         route: &Route,
-        pass: &Pass,
+        admitted: &Admitted,
         wait: Duration,
         mut work: BoxFuture<'static, Result<Reply, Problem>>,
     ) -> Result<Reply, Problem> {
         let problem = tokio::select! {
             biased;
-            answer = &mut work => return answer.map(|reply| self.while_admitted(pass, reply)),
-            problem = self.dismissed(pass) => problem,
+            answer = &mut work => return answer.map(|reply| self.while_admitted(admitted, reply)),
+            problem = self.access_lost(admitted) => problem,
             () = tokio::time::sleep(self.options.answer_timeout.saturating_add(wait)) => too_late(route),
         };
         tokio::spawn(work);
         Err(problem)
     }
 
-    /// A stream ends when whoever follows it may no longer do so.
-    fn while_admitted(self: &Arc<Self>, pass: &Pass, mut reply: Reply) -> Reply {
+    /// Ends a streamed reply when its caller loses access.
+    fn while_admitted(self: &Arc<Self>, admitted: &Admitted, mut reply: Reply) -> Reply {
         if let Content::Stream(kind, body) = reply.content {
-            let (server, pass) = (self.clone(), pass.clone());
-            let over = Box::pin(async move { drop(server.dismissed(&pass).await) });
+            let (server, admitted) = (self.clone(), admitted.clone());
+            let over = Box::pin(async move { drop(server.access_lost(&admitted).await) });
             reply.content =
                 Content::Stream(kind, Body::from_stream(body.into_data_stream().take_until(over)));
         }
         reply
     }
 
-    /// Returns when somebody who was let in is no longer: their credential is not good any more, or their tenant is suspended.
-    async fn dismissed(&self, pass: &Pass) -> Problem {
-        if pass.needs == Needs::Nothing {
+    /// Returns when the caller loses access: the credential became invalid, lost the permission, or the tenant is
+    /// suspended.
+    async fn access_lost(&self, admitted: &Admitted) -> Problem {
+        if admitted.needs == Needs::Nothing {
             return std::future::pending().await;
         }
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            match self.still(pass).await {
+            tokio::time::sleep(ACCESS_CHECK_INTERVAL).await;
+            match self.check_access(admitted).await {
                 Err(problem)
                     if matches!(problem.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) =>
                 {
                     return problem;
                 }
-                // That nobody could tell is no reason to send them away.
+                // An error of the check itself, such as an unavailable store, does not revoke access.
                 Ok(()) | Err(_) => {}
             }
         }
     }
 
-    async fn still(&self, pass: &Pass) -> Result<(), Problem> {
-        if let Some(credential) = &pass.credential {
+    async fn check_access(&self, admitted: &Admitted) -> Result<(), Problem> {
+        if let Some(credential) = &admitted.credential {
             let text = auth::credential(credential).ok_or_else(auth::invalid)?;
             let now = self.known(text).await?;
-            if now.scope().tenant() != pass.caller.scope().tenant() {
+            if now.scope().tenant() != admitted.caller.scope().tenant() {
                 return Err(auth::invalid());
             }
-            now.may(pass.needs)?;
+            now.may(admitted.needs)?;
         }
-        self.tenants.admit(pass.caller.scope().tenant()).await.map(drop)
+        self.tenants.admit(admitted.caller.scope().tenant()).await.map(drop)
     }
 }
 
 fn too_late(route: &Route) -> Problem {
     let detail = match (route.method == Method::GET, route.is_keyed) {
-        (true, _) => "This took too long. Ask again later.",
+        (true, _) => "The request timed out. Retry later.",
         (false, true) => {
-            "This took too long; it may still be done. Send it again with the same idempotency key, or look."
+            "The request timed out, but it may still complete. Send it again with the same idempotency key."
         }
-        (false, false) => "This took too long; it may still be done. Look before you send it again.",
+        (false, false) => "The request timed out, but may still complete. Check before you send it again.",
     };
     let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "answerTimeout", detail).later(5);
     Problem { is_retryable: route.method == Method::GET || route.is_keyed, ..problem }
@@ -125,7 +129,7 @@ mod tests {
     use super::wait_of;
 
     #[test]
-    fn waiting_is_asked_for_in_the_query_or_as_a_preference() {
+    fn wait_is_read_from_query_or_prefer_header() {
         let (none, mut prefers) = (HeaderMap::new(), HeaderMap::new());
         prefers.insert("prefer", "respond-async, wait=7".parse().unwrap());
         let max = Duration::from_secs(10);
