@@ -1,18 +1,18 @@
-//! The `bad-row` workload: each kind of row is garbled or deleted behind the engine's back, one at a time. Only what the row
-//! belongs to may suffer: the doctor names it, it can be removed, and everything else of the tenant goes on.
+//! The `bad-row` workload: corrupts or deletes one row of each kind with direct SQL. Only the owner of the row may be
+//! affected: the doctor names it, it can be removed, and the rest of the tenant keeps working.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stepwell::data::NewLink;
-use stepwell::data::kv::List;
-use stepwell::data::links::Listed;
-use stepwell::store::{RunQuery, SweepWhat};
+use stepwell::data::kv::KeyList;
+use stepwell::data::links::LinkListing;
+use stepwell::store::{CleanupKind, RunQuery};
 use stepwell::{ActionError, Cx, Diagnose, Engine, Event, Operator, Schedule, Signal, Start};
 use stepwell_core::spec::Transition;
-use stepwell_core::{Definition, Document, RunId, Spec};
+use stepwell_core::{Definition, RunId, Spec, WorkflowSource};
 use stepwell_store::{
-    Commit, CommitId, Entity, HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite, Sweep,
+    Cleanup, Commit, CommitId, Entity, HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite,
 };
 use tokio_postgres::NoTls;
 use uuid::Uuid;
@@ -21,63 +21,62 @@ use crate::StoreKind;
 use crate::engines;
 use crate::site::{Place, Site};
 
-/// Leaves a document and waits.
+/// Writes a document, then waits for the signal `GO`.
 const BELL: &str = "
 steps:
   - { id: note, type: action.call, action: note }
   - { id: go, type: wait.signal, signal: GO }
   - { id: done, type: control.return, value: { $expr: vars.go } }
 ";
-/// Begins with an event.
+/// Starts with the event `PAID`.
 const PAID: &str = "
 triggers: [{ id: paid, type: event, eventName: PAID }]
 steps:
   - { id: done, type: control.return, value: { $expr: payload } }
 ";
-/// How long the runs sleep that are due while something is wrong.
+/// Sleep time of the runs that become due while the row is corrupt.
 const NAP_MS: u64 = 400;
-/// How long anything may take that nothing is wrong with.
+/// Timeout for every operation that the corrupt row must not affect.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where to work.
+/// Options of the `bad-row` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// A planted bug: what is garbled is not told of and not removed. It must be found, or this proves nothing.
+    /// Plants a bug: the corrupt row is neither reported nor removed. The workload must detect it.
     #[arg(long)]
     plant: bool,
-    /// Every third case.
+    /// Runs every third case only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// What a row belongs to, and how that is removed.
+/// The owner of a row. It decides how the row is removed.
 #[derive(Clone, Copy, PartialEq)]
 enum Of {
     /// A run that waits for a signal.
     Bell,
     /// A run that is due soon.
     Nap,
-    /// A run that is put aside and has a signal in its inbox.
+    /// A suspended run with a signal in its inbox.
     Kept,
-    /// A schedule.
     Schedule,
     Key,
     Link,
     /// The definition of a workflow that a run waits in.
     Definition,
-    /// Where a flow rests.
+    /// A handle that keeps the state of a flow.
     Handle,
-    /// What goes by itself, or is never to be changed.
+    /// No owner to remove: the row expires by itself (idempotency) or must never change (seals).
     Nothing,
 }
 
-/// What is done to which row. In the statement `{run}` is the run's id, and `{07}` a byte.
+/// A statement that corrupts one row. `{run}` is replaced by the run's id, `{07}` by a byte.
 struct Case {
     of: Of,
     table: &'static str,
@@ -122,7 +121,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let begin = Instant::now();
     let (mut cases, mut wrong) = (0, Vec::new());
     let every = if options.short { 3 } else { 1 };
-    // The first rows are put right by themselves.
+    // The engine heals the first two cases by itself, so the planted bug would not show there.
     let first = if options.plant { 2 } else { 0 };
     for (number, case) in CASES.iter().enumerate().skip(first).step_by(every) {
         let place = site.place(&runtime, &format!("bad-row-{number}"))?;
@@ -130,10 +129,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         cases += 1;
         if let Err(error) = tried {
             let case = format!("{}: {error}", case.statement);
-            eprintln!("WRONG {case}");
+            eprintln!("FAILED {case}");
             wrong.push(case);
         } else if !options.json {
-            eprintln!("right: {}", case.statement);
+            eprintln!("passed: {}", case.statement);
         }
         if options.plant {
             break;
@@ -146,19 +145,19 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     println!("{line}");
     match wrong.first() {
         None => Ok(()),
-        Some(case) => Err(format!("{} of {cases} cases: {case}", wrong.len())),
+        Some(case) => Err(format!("{} of {cases} cases failed, first: {case}", wrong.len())),
     }
 }
 
 fn rare() -> Result<Definition, String> {
-    let document = Document::read(BELL, Some("rare")).map_err(|problems| problems.to_string())?;
+    let document = WorkflowSource::read(BELL, Some("rare")).map_err(|problems| problems.to_string())?;
     Ok(document.definition().clone())
 }
 
 async fn open(place: &Place, with_rare: bool) -> Result<Engine, String> {
     let mut builder = Engine::builder(engines::open(place).await?);
     for (name, text) in [("bell", BELL), ("paid", PAID)] {
-        let document = Document::read(text, Some(name)).map_err(|problems| problems.to_string())?;
+        let document = WorkflowSource::read(text, Some(name)).map_err(|problems| problems.to_string())?;
         builder = builder.workflow(document.definition().clone());
     }
     if with_rare {
@@ -174,13 +173,13 @@ async fn open(place: &Place, with_rare: bool) -> Result<Engine, String> {
     builder.start().await.map_err(|error| error.to_string())
 }
 
-/// One row is garbled: what suffers, what is said of it, and how it goes.
+/// Corrupts one row, then checks that only its owner is affected, that the doctor names it and that it can be removed.
 async fn one(place: &Place, case: &Case, is_planted: bool) -> Tried {
     let engine = open(place, true).await?;
     let run = victim(&engine, case).await?;
     let bystanders =
         [engine.start(Start::new("nap")).await?.id(), engine.start(Start::new("bell")).await?.id()];
-    // Nobody has in memory what is garbled.
+    // Close the engine so that no process has the row cached.
     engines::close(engine).await;
     let due = Instant::now() + Duration::from_millis(NAP_MS * 3 / 2);
     garble(place, case.statement, run).await?;
@@ -191,8 +190,8 @@ async fn one(place: &Place, case: &Case, is_planted: bool) -> Tried {
     tokio::time::timeout(PATIENCE, nap.result()).await.map_err(|_| "a timer did not fire")??;
     bell.signal(Signal::new("GO").with(&json!({"by": "ann"}))).await?;
     let result =
-        tokio::time::timeout(PATIENCE, bell.result()).await.map_err(|_| "a signal was not taken")??;
-    check(result["by"] == "ann", || format!("a bystander gave {result}"))?;
+        tokio::time::timeout(PATIENCE, bell.result()).await.map_err(|_| "a signal was not consumed")??;
+    check(result["by"] == "ann", || format!("an unrelated run returned {result}"))?;
     everything(&engine, "before").await?;
 
     engine.diagnose(&Diagnose::default()).await?;
@@ -202,10 +201,10 @@ async fn one(place: &Place, case: &Case, is_planted: bool) -> Tried {
         remove(&engine, case, run).await?;
     }
     let left = engine.diagnose(&deep).await?;
-    // Nobody but the owner of the tables may change a definition or the audit trail.
+    // Only the owner of the tables may change a definition or the audit trail.
     let stays = case.of == Of::Nothing || case.statement.starts_with("update definitions");
     let gone = !says(&left, case.table) || stays;
-    check(gone, || format!("it is still there: {:?}", left.findings))?;
+    check(gone, || format!("the corrupt row is still reported: {:?}", left.findings))?;
     everything(&engine, "after").await?;
     drop((nap, bell));
     engines::close(engine).await;
@@ -216,15 +215,15 @@ fn check(is_right: bool, what: impl FnOnce() -> String) -> Tried {
     if is_right { Ok(()) } else { Err(what().into()) }
 }
 
-/// Makes what the row belongs to, and whatever else has rows.
+/// Creates the owner of the row, and one row of every other kind. Returns the run that the case corrupts.
 async fn victim(engine: &Engine, case: &Case) -> Tried<Option<RunId>> {
     everything(engine, "first").await?;
     engine.kv("stock").set("victim", 1).await?;
     let (from, to) = (Entity::new("order", "victim"), Entity::new("person", "ann"));
     engine.links("crm").upsert(NewLink::new(from, to)).await?;
     engine.start(Start::new("bell").key("victim")).await?;
-    let seal = Sweep { now: engine.now(), limit: 1_000, what: SweepWhat::Seal };
-    engine.store().sweep(engine.scope(), seal).await?;
+    let seal = Cleanup { now: engine.now(), limit: 1_000, what: CleanupKind::Seal };
+    engine.store().cleanup(engine.scope(), seal).await?;
     handle(engine).await?;
     let rare = engine.start(Start::new("rare")).await?;
     let waiting = || async {
@@ -250,7 +249,7 @@ async fn victim(engine: &Engine, case: &Case) -> Tried<Option<RunId>> {
     })
 }
 
-/// A handle, as a flow would leave it.
+/// Writes a handle as a paused flow does.
 async fn handle(engine: &Engine) -> Tried {
     let (handle, now) = (HandleHash([9; 32]), engine.now());
     let id = CommitId(Uuid::from_u128(9));
@@ -279,7 +278,7 @@ async fn handle(engine: &Engine) -> Tried {
     Ok(())
 }
 
-/// Behind everybody's back.
+/// Executes the statement on a separate connection, so that the engine does not notice.
 async fn garble(place: &Place, statement: &str, run: Option<RunId>) -> Result<(), String> {
     let id = run.map(RunId::uuid).unwrap_or_default();
     match place {
@@ -288,30 +287,31 @@ async fn garble(place: &Place, statement: &str, run: Option<RunId>) -> Result<()
                 statement.replace("{run}", &format!("x'{}'", id.simple())).replace("{07}", "x'07'");
             let connection = rusqlite::Connection::open(path).map_err(|error| error.to_string())?;
             let count = connection.execute(&statement, []).map_err(|error| error.to_string())?;
-            if count > 0 { Ok(()) } else { Err("no row was garbled".to_owned()) }
+            if count > 0 { Ok(()) } else { Err("the statement changed no row".to_owned()) }
         }
-        Place::Postgres(ground) => {
+        Place::Postgres(test_schema) => {
             let statement = statement.replace("{run}", &format!("'{id}'")).replace("{07}", r"'\x07'::bytea");
             let failed = |error: tokio_postgres::Error| format!("{error:?}");
-            let (client, driver) = tokio_postgres::connect(ground.admin(), NoTls).await.map_err(failed)?;
+            let (client, driver) =
+                tokio_postgres::connect(test_schema.admin(), NoTls).await.map_err(failed)?;
             tokio::spawn(driver);
-            let path = format!("set search_path to {}", ground.schema());
+            let path = format!("set search_path to {}", test_schema.schema());
             client.batch_execute(&path).await.map_err(failed)?;
             let count = client.execute(&statement, &[]).await.map_err(failed)?;
-            if count > 0 { Ok(()) } else { Err("no row was garbled".to_owned()) }
+            if count > 0 { Ok(()) } else { Err("the statement changed no row".to_owned()) }
         }
     }
 }
 
-/// Everything else of the tenant works: lists answer, and what is written can be read.
+/// Checks that the rest of the tenant works: lists return what was written, events are delivered, runs complete.
 async fn everything(engine: &Engine, name: &str) -> Tried {
     let kv = engine.kv("stock");
     kv.set(name, 2).await?;
-    let listed = kv.list(List::default()).await?;
+    let listed = kv.list(KeyList::default()).await?;
     check(listed.items.iter().any(|entry| entry.key == name), || "a key is not listed".to_owned())?;
     let (from, to) = (Entity::new("order", name), Entity::new("person", "ann"));
     engine.links("crm").upsert(NewLink::new(from, to)).await?;
-    let links = engine.links("crm").list(Listed::default(), None, None).await?;
+    let links = engine.links("crm").list(LinkListing::default(), None, None).await?;
     check(links.items.iter().any(|link| link.edge.from().id() == name), || {
         "a link is not listed".to_owned()
     })?;
@@ -327,13 +327,13 @@ async fn everything(engine: &Engine, name: &str) -> Tried {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let runs = engine.store().runs(engine.scope(), paid).await?;
-    check(!runs.items.is_empty(), || "an event began nothing".to_owned())?;
+    check(!runs.items.is_empty(), || "an event started no run".to_owned())?;
     let all = RunQuery { limit: 200, ..RunQuery::default() };
     engine.store().runs(engine.scope(), all).await?;
     let run = engine.start(Start::new("bell")).await?;
     run.signal(Signal::new("GO").with(&json!({"by": name}))).await?;
     let result = tokio::time::timeout(PATIENCE, run.result()).await.map_err(|_| "a run did not end")??;
-    check(result["by"] == name, || format!("a run gave {result}"))
+    check(result["by"] == name, || format!("a run returned {result}"))
 }
 
 fn says(found: &stepwell::Diagnosis, table: &str) -> bool {
@@ -344,40 +344,44 @@ fn says(found: &stepwell::Diagnosis, table: &str) -> bool {
         .any(|finding| finding.kind.word() == "rowsUnreadable" && finding.what.contains(&what))
 }
 
-/// The doctor says which row it is, and nothing of another table but what cannot be read without it.
+/// Checks that the doctor names the corrupt row and reports no other run.
 fn named(found: &stepwell::Diagnosis, case: &Case, run: Option<RunId>) -> Tried {
-    // What the row says of the run's status and places is put right, with the run put aside.
+    // Unreadable `status` and `places` columns are healed; the doctor then reports the run as failed.
     let is_mended = case.table == "runs" && found.findings.iter().any(|one| one.kind.word() == "runsFailed");
     let is_said = says(found, case.table) || is_mended;
-    check(is_said, || format!("the doctor does not say so: {:?}", found.findings))?;
+    check(is_said, || format!("the doctor does not report the row: {:?}", found.findings))?;
     let kinds = ["rowsUnreadable", "runsFailed"];
     let unread = found.findings.iter().filter(|finding| kinds.contains(&finding.kind.word()));
     let examples: Vec<_> = unread.flat_map(|finding| &finding.examples).collect();
     let others: Vec<_> = examples.iter().filter(|one| one.run.is_some() && one.run != run).collect();
-    check(others.is_empty(), || format!("others are named too: {others:?}"))?;
+    check(others.is_empty(), || format!("the doctor also names other runs: {others:?}"))?;
     if let Some(run) = run.filter(|_| case.of != Of::Definition) {
-        check(examples.iter().any(|one| one.run == Some(run)), || format!("run {run} is not named"))?;
+        check(examples.iter().any(|one| one.run == Some(run)), || {
+            format!("the doctor does not name run {run}")
+        })?;
     }
-    check(examples.iter().all(|one| !one.remedies.is_empty()), || "nobody says what to do".to_owned())
+    check(examples.iter().all(|one| !one.remedies.is_empty()), || "a finding has no remedy".to_owned())
 }
 
-/// Takes it away as the doctor advises.
+/// Removes the owner of the row as the doctor advises.
 async fn remove(engine: &Engine, case: &Case, run: Option<RunId>) -> Tried {
     match (case.of, run) {
         (Of::Bell | Of::Nap | Of::Kept | Of::Schedule, Some(run)) => {
-            // Whatever of the row can be read, it can be cancelled first.
+            // A run can be cancelled before it is deleted, unless its own row is unreadable or it is a schedule.
             let cancelled = engine.cancel(run).await;
             let is_row = matches!(case.table, "runs") || case.statement.starts_with("delete from runs");
             let is_refused = is_row || case.of == Of::Schedule;
-            check(cancelled.is_ok() || is_refused, || format!("it cannot be cancelled: {cancelled:?}"))?;
+            check(cancelled.is_ok() || is_refused, || format!("the run cannot be cancelled: {cancelled:?}"))?;
             engine.delete_run(run, &Operator::named("joe")).await?;
-            check(engine.run(run).view().await.is_err(), || "it is still there".to_owned())?;
+            check(engine.run(run).view().await.is_err(), || {
+                "the run still exists after its deletion".to_owned()
+            })?;
             if case.of == Of::Schedule {
                 engine.put_schedule(Schedule::new("victim", "0 3 * * *", "bell")).await?;
             }
         }
         (Of::Handle, Some(run)) => engine.delete_run(run, &Operator::named("joe")).await?,
-        (Of::Key, _) => check(engine.kv("stock").delete("victim").await?, || "not deleted".to_owned())?,
+        (Of::Key, _) => check(engine.kv("stock").delete("victim").await?, || "key not deleted".to_owned())?,
         (Of::Link, _) => {
             let gone = engine.links("crm").delete(Some(Entity::new("order", "victim")), None, None).await?;
             check(gone == 1, || format!("{gone} links were deleted"))?;
@@ -387,7 +391,7 @@ async fn remove(engine: &Engine, case: &Case, run: Option<RunId>) -> Tried {
             engine.start(Start::new("rare")).await?;
             engine.run(run).signal(Signal::new("GO").with(&json!({"by": "ann"}))).await?;
             let result = tokio::time::timeout(PATIENCE, engine.run(run).result()).await;
-            result.map_err(|_| "a run of the definition that is there again does not go on")??;
+            result.map_err(|_| "a run does not continue after its definition was restored")??;
         }
         _ => {}
     }

@@ -1,8 +1,8 @@
-//! The bare loop: what the database itself can do with the same rows, written by hand without any promise.
+//! The bare loop: the rate that the database itself reaches with the same rows, as a baseline without guarantees.
 //!
-//! As many producers; one writer thread on SQLite, two connections on PostgreSQL, with the same cap on their batches,
-//! held prepared statements; a narrow row updated by its key and a checkpoint inserted with the full state. No
-//! compare-and-set, no history, no deltas.
+//! It has the same number of producers and the same batch size as the store, and prepared statements. SQLite has one
+//! writer thread, PostgreSQL two connections. Each commit updates a narrow row by its key and inserts a checkpoint with
+//! the full state. There is no compare-and-set, no history and no delta encoding.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::site::{Place, Site};
 
 const BATCH: usize = 256;
 
-/// A row to be updated and a checkpoint to be inserted.
+/// One commit: a row to update and a checkpoint to insert.
 struct Work {
     run: [u8; 16],
     version: u64,
@@ -30,7 +30,7 @@ struct Work {
     done: oneshot::Sender<()>,
 }
 
-/// The bare loop's database.
+/// The database of the bare loop and its writers.
 pub(crate) struct Bare {
     send: Option<mpsc::Sender<Work>>,
     writers: Writers,
@@ -41,7 +41,7 @@ enum Writers {
     Tasks(Vec<tokio::task::JoinHandle<Result<(), String>>>),
 }
 
-/// Connections that write, on PostgreSQL.
+/// Number of connections that write on PostgreSQL.
 const CONNECTIONS: usize = 2;
 
 impl Bare {
@@ -49,18 +49,18 @@ impl Bare {
         let (send, receive) = mpsc::channel(4_096);
         let writers = match site.place(runtime, "bare")? {
             Place::Sqlite(path) => Writers::Thread(thread(&path, receive)?),
-            Place::Postgres(ground) => {
-                runtime.block_on(prepare_server(ground.admin()))?;
+            Place::Postgres(test_schema) => {
+                runtime.block_on(prepare_server(test_schema.admin()))?;
                 let receive = Arc::new(Mutex::new(receive));
-                let task = |_| runtime.spawn(connected(ground.admin().to_owned(), receive.clone()));
+                let task = |_| runtime.spawn(connected(test_schema.admin().to_owned(), receive.clone()));
                 Writers::Tasks((0..CONNECTIONS).map(task).collect())
             }
         };
         Ok(Bare { send: Some(send), writers })
     }
 
-    /// As many producers as asked for, each of which commits one state after the other; after `run_length` commits
-    /// a producer begins another run.
+    /// Runs `producers` producers for `length`, each committing one state after the other. After `run_length` commits a
+    /// producer starts another run.
     pub(crate) fn slice(
         &self,
         runtime: &Runtime,
@@ -69,7 +69,7 @@ impl Bare {
         length: Duration,
         run_length: u64,
     ) -> Result<Slice, String> {
-        let sender = self.send.clone().ok_or("the bare writer is gone")?;
+        let sender = self.send.clone().ok_or("the bare writer has ended")?;
         let tasks = (0..producers).map(|producer| {
             let sender = sender.clone();
             async move {
@@ -86,8 +86,8 @@ impl Bare {
                     let (done, answer) = oneshot::channel();
                     let work = Work { run, version: state.version, state: state.bytes(), done };
                     let started = Instant::now();
-                    sender.send(work).await.map_err(|_| "the bare writer is gone")?;
-                    answer.await.map_err(|_| "the bare writer is gone")?;
+                    sender.send(work).await.map_err(|_| "the bare writer has ended")?;
+                    answer.await.map_err(|_| "the bare writer has ended")?;
                     times.push(started.elapsed().as_secs_f64() * 1e6);
                     state.step();
                 }
@@ -111,7 +111,8 @@ impl Bare {
     }
 }
 
-/// Which run a producer works on: new ones in each slice, near each other as the engine's ids are.
+/// Returns the id of the run that a producer works on. Each slice gets new ids, close to each other like those of the
+/// engine.
 pub(crate) fn run_of(slice: usize, producer: usize, runs: u64) -> Uuid {
     Uuid::from_u128(
         ((slice as u128 + 1) << 96) | (u128::from(runs) << 72) | ((producer as u128 + 1) << 48) | 0x5eed,
@@ -163,7 +164,8 @@ fn write(connection: &Connection, mut receive: mpsc::Receiver<Work>) -> rusqlite
     Ok(())
 }
 
-/// The tables of the bare loop on a server, analysed with some rows in them: otherwise an update that joins reads them all.
+/// Creates the tables of the bare loop on PostgreSQL and analyses them with some rows: without statistics an update
+/// that joins scans the whole table.
 async fn prepare_server(connection: &str) -> Result<(), String> {
     let client = connect(connection).await?;
     let tables = "create table bare_runs (id uuid not null primary key, version bigint not null, updated_at bigint not null)
@@ -182,7 +184,7 @@ async fn connect(connection: &str) -> Result<Client, String> {
     Ok(client)
 }
 
-/// One connection: whatever waits goes in one transaction, sent in one write.
+/// Runs one connection: commits everything that is queued in one transaction, pipelined in one write.
 async fn connected(connection: String, receive: Arc<Mutex<mpsc::Receiver<Work>>>) -> Result<(), String> {
     let failed = |error: tokio_postgres::Error| error.to_string();
     let client = connect(&connection).await?;

@@ -1,16 +1,16 @@
-//! Processes that are there to be killed: always our own children, checked to be themselves before the kill.
+//! Child processes that tests kill. The parent checks the identity of a child before it kills it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A child of this process that says its name first. It does not outlive this value.
+/// A child of this process that prints its name and process id first. Dropping this value kills it.
 pub(crate) struct Victim {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Victim {
-    /// Starts this same program with another command, `arguments`, and waits until it has said who it is.
+    /// Starts this program with the command `arguments` and waits until the child has printed its name.
     pub(crate) fn start(name: &str, arguments: &[String]) -> Result<Victim, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut child = Command::new(program)
@@ -19,36 +19,36 @@ impl Victim {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("the process under test cannot be started: {error}"))?;
+            .map_err(|error| format!("cannot start the process under test: {error}"))?;
         let Some(output) = child.stdout.take() else {
             let _ = child.kill();
             return Err("the process under test has no output".to_owned());
         };
         let mut victim = Victim { child, lines: BufReader::new(output).lines() };
-        let hello = victim.line()?.ok_or("the process under test said nothing")?;
+        let hello = victim.line()?.ok_or("the process under test ended without printing its name")?;
         if hello != format!("{name} {}", victim.child.id()) {
-            return Err(format!("the process under test said `{hello}`, not its own name"));
+            return Err(format!("the process under test printed `{hello}` instead of its name and id"));
         }
         Ok(victim)
     }
 
-    /// The next line it says; `None` when it has ended.
+    /// Returns the next line that the child prints, or `None` when it has ended.
     pub(crate) fn line(&mut self) -> Result<Option<String>, String> {
         self.lines.next().transpose().map_err(|error| error.to_string())
     }
 
-    /// Whether it has not ended by itself.
+    /// Returns `true` while the child has not exited.
     pub(crate) fn is_going(&mut self) -> Result<bool, String> {
         Ok(self.child.try_wait().map_err(|error| error.to_string())?.is_none())
     }
 
-    /// Kills it without warning; gives what it had said until then.
+    /// Kills the child with SIGKILL and returns the lines it had printed until then.
     pub(crate) fn kill(mut self) -> Result<Vec<String>, String> {
-        self.child.kill().map_err(|error| format!("the process under test cannot be killed: {error}"))?;
+        self.child.kill().map_err(|error| format!("cannot kill the process under test: {error}"))?;
         self.rest()
     }
 
-    /// Waits until it ends by itself; gives what it still said.
+    /// Waits until the child exits and returns the remaining lines. A failure status is an error.
     pub(crate) fn end(mut self) -> Result<Vec<String>, String> {
         let rest = self.rest()?;
         let status = self.child.wait().map_err(|error| error.to_string())?;
@@ -71,7 +71,7 @@ impl Drop for Victim {
     }
 }
 
-/// The victim's side: says who it is, and ends when the process that started it does.
+/// The child's side: prints name and process id, and exits when the parent process ends.
 pub(crate) fn introduce(name: &str) -> Result<(), String> {
     std::thread::spawn(|| {
         let mut nothing = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) fn introduce(name: &str) -> Result<(), String> {
     say(&format!("{name} {}", std::process::id()))
 }
 
-/// One line, in one write: shorter than a pipe's atomic size.
+/// Prints one line in one write. A line shorter than a pipe's atomic size arrives complete or not at all.
 pub(crate) fn say(line: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     let line = format!("{line}\n");

@@ -1,4 +1,4 @@
-//! The `commit` workload: concurrent small commits, ours and the bare loop's in alternating slices.
+//! The `commit` workload: many concurrent small commits through the store, in slices that alternate with the bare loop.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::sample::{Alternating, Pairs, Slice, gather};
 use crate::script::{Script, State};
 use crate::site::Site;
 
-/// How to measure.
+/// Options of the `commit` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Concurrent writers; one measurement each.
+    /// Numbers of concurrent writers, comma-separated; one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
     writers: Vec<usize>,
     #[command(flatten)]
@@ -25,7 +25,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     options.measured.each(&options.writers, measure, |writers, line| {
-        format!("{writers} writers: {} commits/s, {} of the bare loop", line["per_s"], line["ratio"])
+        format!("{writers} writers: {} commits/s, {} times the bare loop", line["per_s"], line["ratio"])
     })
 }
 

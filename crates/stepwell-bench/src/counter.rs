@@ -1,12 +1,12 @@
-//! The `counter` workload: 64 clients add to one hot key, or to a thousand, against the database itself with one increment
-//! per transaction in the same run. Ours leaves an audit row for each.
+//! The `counter` workload: 64 clients increment one hot key, or a thousand keys. The baseline in the same run is the
+//! database itself with one increment per transaction. Ours also writes an audit row for each increment.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use stepwell::Engine;
-use stepwell::data::List;
+use stepwell::data::KeyList;
 use tokio::runtime::Runtime;
 use tokio_postgres::NoTls;
 
@@ -15,14 +15,14 @@ use crate::sample::{Alternating, Pairs, Slice, gather};
 use crate::script::Random;
 use crate::site::{Place, Site};
 
-/// Clients at a time.
+/// Number of concurrent clients.
 const CLIENTS: usize = 64;
 const NAMESPACE: &str = "counters";
 
-/// How to measure.
+/// Options of the `counter` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Keys that are added to; one measurement each.
+    /// Numbers of keys to increment, comma-separated; one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "1,1000")]
     keys: Vec<usize>,
     #[command(flatten)]
@@ -66,7 +66,7 @@ fn measure(
     line["increments"] = count.into();
     line["sum"] = sum.into();
     if sum != count {
-        return Err(format!("{count} increments came to {sum}"));
+        return Err(format!("the sum is {sum} after {count} increments"));
     }
     Ok(line)
 }
@@ -101,11 +101,11 @@ fn ours(
     gather(runtime, tasks)
 }
 
-/// What all counters come to.
+/// Returns the sum of all counters.
 async fn sum(engine: &Engine) -> Result<u64, String> {
     let (mut sum, mut cursor) = (0, None);
     loop {
-        let list = List { limit: Some(200), cursor, ..List::default() };
+        let list = KeyList { limit: Some(200), cursor, ..KeyList::default() };
         let page = engine.kv(NAMESPACE).list(list).await.map_err(|error| error.to_string())?;
         sum += page.items.iter().filter_map(|entry| entry.value.as_u64()).sum::<u64>();
         let Some(next) = page.next else { return Ok(sum) };
@@ -113,7 +113,7 @@ async fn sum(engine: &Engine) -> Result<u64, String> {
     }
 }
 
-/// The database itself, one increment per transaction: one connection on SQLite, one for each client on PostgreSQL.
+/// The baseline: one increment per transaction. SQLite has one connection, PostgreSQL one for each client.
 enum Raw {
     Sqlite { connection: Connection, keys: usize },
     Postgres { clients: Vec<Arc<tokio_postgres::Client>>, keys: usize },
@@ -140,8 +140,8 @@ impl Raw {
                 };
                 Ok(Raw::Sqlite { connection: open().map_err(|error| error.to_string())?, keys })
             }
-            Place::Postgres(ground) => {
-                let clients = runtime.block_on(connected(ground.admin(), keys))?;
+            Place::Postgres(test_schema) => {
+                let clients = runtime.block_on(connected(test_schema.admin(), keys))?;
                 Ok(Raw::Postgres { clients, keys })
             }
         }

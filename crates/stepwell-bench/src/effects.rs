@@ -1,4 +1,4 @@
-//! The outside world of a test: a file to which every action appends a line, and what the lines must say in the end.
+//! The external effects of a test: a file to which every action appends one line, and the check of these lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -8,18 +8,18 @@ use std::path::Path;
 use stepwell::Cx;
 use stepwell_core::{Name, RunId};
 
-/// What a victim does wrong on purpose.
+/// A planted bug of the process under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Plant {
-    /// Every call has a key of its own, instead of one for all tries of a step.
+    /// Every call has its own idempotency key, instead of one key for all attempts of a step.
     FreshKeys,
-    /// Some actions say that they have had their effect and have not.
+    /// Some actions report success without having their effect.
     LostEffects,
-    /// Runs are started without keys: a restarted process starts them again.
+    /// Runs are started without idempotency keys, so a restarted process starts them again.
     NoKeys,
 }
 
-/// The file of effects.
+/// The append-only file of effects.
 pub(crate) struct Effects {
     file: File,
     plant: Option<Plant>,
@@ -32,8 +32,8 @@ impl Effects {
         Ok(Effects { file, plant })
     }
 
-    /// Has an effect: one line, in one write. A line begins with a line break too, so that one that was cut off by a
-    /// kill does not spoil the next.
+    /// Appends the line of one effect in one write. The line starts with a line break too, so that a line truncated by
+    /// a kill does not corrupt the next one.
     pub(crate) fn have(&self, cx: &Cx) -> std::io::Result<()> {
         let token = stepwell::new_run_id();
         if self.plant == Some(Plant::LostEffects) && token.uuid().as_u128().is_multiple_of(16) {
@@ -48,27 +48,26 @@ impl Effects {
     }
 }
 
-/// What the file says.
+/// The result of checking the file of effects. Each field is a count.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Lines that are whole.
+    /// Complete lines in the file.
     pub(crate) effects: u64,
-    /// Lines that a kill has cut off.
+    /// Lines truncated by a kill.
     pub(crate) torn: u64,
-    /// Effects of a step that has had one already: its process died before it was committed.
+    /// Effects of a step that already had one: its process died before the step was committed.
     pub(crate) repeated: u64,
-    /// Repeated effects whose try has no higher number than the one before.
+    /// Repeated effects whose attempt number is not higher than that of the previous effect.
     pub(crate) uncounted: u64,
     /// Committed steps without an effect.
     pub(crate) missing: u64,
-    /// Steps whose effects have different keys, and keys that several steps have.
+    /// Steps whose effects have different keys, and keys shared by several steps.
     pub(crate) wrong_keys: u64,
 }
 
-/// An effect's step.
 type Step = (RunId, Name);
 
-/// Holds the effects against the steps that were committed.
+/// Compares the effects with the committed steps.
 pub(crate) fn check(text: &str, committed: &BTreeMap<RunId, BTreeSet<Name>>) -> Seen {
     let mut seen = Seen::default();
     let mut by_step: BTreeMap<Step, Vec<(&str, u64)>> = BTreeMap::new();
@@ -118,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn one_effect_for_each_step_is_clean() {
+    fn one_effect_per_step_is_clean() {
         let seen = checked(&["t0 a 1 x.", "t1 b 1 y."], &["t0", "t1"]);
         assert_eq!(seen, Seen { effects: 2, ..Seen::default() });
     }
 
     #[test]
-    fn a_repeated_effect_has_the_same_key_and_a_higher_number() {
+    fn repeated_effect_needs_same_key_and_higher_attempt() {
         let seen = checked(&["t0 a 1 x.", "t0 a 2 y."], &["t0"]);
         assert_eq!(seen, Seen { effects: 2, repeated: 1, ..Seen::default() });
         assert_eq!(checked(&["t0 a 1 x.", "t0 a 1 y."], &["t0"]).uncounted, 1);
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_shared_or_torn_is_seen() {
+    fn missing_shared_and_torn_effects_are_counted() {
         assert_eq!(checked(&["t0 a 1 x."], &["t0", "t1"]).missing, 1);
         assert_eq!(checked(&["t0 a 1 x.", "t1 a 1 y."], &["t0", "t1"]).wrong_keys, 1);
         let torn = checked(&["t0 a 1", "t0 a 1 x."], &["t0"]);

@@ -1,5 +1,5 @@
-//! The `exact-counter` workload: many runs add to one counter, step by step, while their process is killed again and again; in
-//! the end the sum is exact.
+//! The `exact-counter` workload: many runs increment one counter step by step while their process is killed repeatedly.
+//! In the end the sum must be exact.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use serde_json::json;
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Name, Spec};
 use stepwell::{ActionError, Cx, Engine, Start};
-use stepwell_store::{Record, RecordQuery, RunQuery, Status, Sweep, SweepWhat};
+use stepwell_store::{Cleanup, CleanupKind, Record, RecordQuery, RunQuery, Status};
 
 use crate::StoreKind;
 use crate::child::{Victim, introduce, say};
@@ -22,48 +22,48 @@ const NAMESPACE: &str = "exact";
 const KEY: &str = "sum";
 const WORKFLOW: &str = "count";
 
-/// How much to count, and how often to kill.
+/// Options of the `exact-counter` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Runs at a time.
+    /// Number of concurrent runs.
     #[arg(long, default_value_t = 100)]
     runs: u64,
-    /// Increments of all runs together.
+    /// Number of increments of all runs together.
     #[arg(long, default_value_t = 50_000)]
     increments: u64,
-    /// How many kills at most.
+    /// Maximum number of kills.
     #[arg(long, default_value_t = 20)]
     kills: u64,
-    /// A planted bug: the action adds by itself instead of staging it. It must be found, or this proves nothing.
+    /// Plants a bug: the action increments directly instead of staging the change. The workload must detect it.
     #[arg(long)]
     plant: bool,
-    /// Fewer increments and kills.
+    /// Uses 2,000 increments and 3 kills only.
     #[arg(long)]
     short: bool,
-    /// JSON only; without it the progress is told on standard error.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// What the victim is told.
+/// Arguments of the process that `exact-counter` kills.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Part {
-    /// The database.
+    /// Database to work on.
     #[arg(long)]
     database: Place,
-    /// Said back on the first line, so that whoever kills knows whom.
+    /// Name that the process prints on its first line, so that the parent kills the right one.
     #[arg(long)]
     name: String,
-    /// Runs at a time.
+    /// Number of concurrent runs.
     #[arg(long)]
     runs: u64,
-    /// Increments of each.
+    /// Number of increments of each run.
     #[arg(long)]
     each: u64,
-    /// A planted bug.
+    /// Increments directly instead of staging the change (planted bug).
     #[arg(long)]
     plant: bool,
 }
@@ -111,14 +111,14 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let is_exact = found.sum == expected && found.revision == expected && found.audited == expected;
     match is_exact && found.completed == runs && found.is_sound {
         true if killed == 0 => {
-            Err("the work was done before the first kill: give more --increments".to_owned())
+            Err("the work was finished before the first kill: raise --increments".to_owned())
         }
         true => Ok(()),
-        false => Err(format!("{expected} increments came to {}", found.sum)),
+        false => Err(format!("{expected} increments expected, the sum is {}", found.sum)),
     }
 }
 
-/// Starts a victim and kills it a while after it has begun to work; `false` = there was nothing left to do.
+/// Starts a victim and kills it `after` it has begun to work. Returns `false` if no work was left.
 fn one_kill(arguments: &[String], name: &str, after: Duration) -> Result<bool, String> {
     let mut victim = Victim::start(name, arguments)?;
     while let Some(line) = victim.line()? {
@@ -132,12 +132,12 @@ fn one_kill(arguments: &[String], name: &str, after: Duration) -> Result<bool, S
     Ok(false)
 }
 
-/// What is left.
+/// The state of the database after the last kill.
 #[derive(Debug, Default)]
 struct Found {
     sum: u64,
     revision: u64,
-    /// Rows of the audit trail that say that something was added.
+    /// Audit rows with the operation `store.increment`.
     audited: u64,
     completed: u64,
     is_sound: bool,
@@ -178,8 +178,8 @@ async fn look(place: &Place) -> Result<Found, String> {
     let query = RunQuery { workflow: Some(Name::from(WORKFLOW)), limit: 1_000, ..RunQuery::default() };
     let runs = engine.store().runs(engine.scope(), query).await.map_err(|error| error.to_string())?;
     found.completed = runs.items.iter().filter(|run| run.status == Status::Completed).count() as u64;
-    let seal = || Sweep { now: engine.now(), limit: 1_000, what: SweepWhat::Seal };
-    while engine.store().sweep(engine.scope(), seal()).await.map_err(|error| error.to_string())?.more {}
+    let seal = || Cleanup { now: engine.now(), limit: 1_000, what: CleanupKind::Seal };
+    while engine.store().cleanup(engine.scope(), seal()).await.map_err(|error| error.to_string())?.more {}
     let verified = engine.verify_audit().await.map_err(|error| error.to_string())?;
     (found.is_sound, found.unsealed) = (verified.is_sound(), verified.unsealed);
     engines::close(engine).await;
@@ -193,7 +193,7 @@ fn definition() -> Result<Definition, String> {
     spec.build().map_err(|problems| problems.to_string())
 }
 
-/// The victim: starts the runs, each under its key, and waits for them.
+/// Runs the victim: starts every run under its idempotency key and waits for all of them.
 pub(crate) fn part(part: &Part) -> Result<(), String> {
     introduce(&part.name)?;
     crate::runtime()?.block_on(work(part))
@@ -220,7 +220,8 @@ async fn work(part: &Part) -> Result<(), String> {
     };
     let store = engines::open(&part.database).await?;
     let builder = engines::tolerant(Engine::builder(store)).workflow(definition()?).action("add", add);
-    let builder = builder.with(|options| (options.max_crashes, options.upkeep_ms) = (10_000, 500));
+    let builder =
+        builder.with(|options| (options.max_crashes, options.maintenance_interval_ms) = (10_000, 500));
     let engine = builder.start().await.map_err(|error| error.to_string())?;
     let _ = own.set(engine.clone());
     let mut runs = Vec::new();

@@ -1,4 +1,4 @@
-//! The `fair` workload: one tenant has a hundred thousand runs due; how soon another one's first step is committed.
+//! The `fair` workload: one tenant has 100,000 due runs; measures how soon another tenant's first step is committed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use stepwell::core::RunId;
 use stepwell::store::{Status, Store, TenantId, TenantScope};
 use stepwell::{ActionError, Cx, Engine, Start};
 use stepwell_postgres::PostgresStore;
-use stepwell_postgres::ground::Ground;
+use stepwell_postgres::test_schema::TestSchema;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -20,33 +20,34 @@ use crate::site::{Place, Site};
 use crate::ten_step::{State, definition};
 use crate::watched::Watched;
 
-/// Who has the many runs, and who starts one now and then.
-const CROWDED: TenantScope = TenantScope::vouched(TenantId::new(Uuid::from_u128(1)));
-const LONE: TenantScope = TenantScope::vouched(TenantId::new(Uuid::from_u128(2)));
-/// Runs that are put into the store at a time.
+/// The tenant with the many runs.
+const CROWDED: TenantScope = TenantScope::trusted(TenantId::new(Uuid::from_u128(1)));
+/// The tenant that starts a single run from time to time.
+const LONE: TenantScope = TenantScope::trusted(TenantId::new(Uuid::from_u128(2)));
+/// Number of runs that are started concurrently.
 const AT_ONCE: u64 = 256;
 
-/// How to measure.
+/// Options of the `fair` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Runs that one tenant has due.
+    /// Number of due runs of the crowded tenant.
     #[arg(long, default_value_t = 100_000)]
     runs: u64,
-    /// How often another tenant starts one.
+    /// Number of runs that the other tenant starts.
     #[arg(long, default_value_t = 100)]
     starts: u64,
-    /// Without notifications: others find out by looking.
+    /// Turns database notifications off: processes find due runs by polling.
     #[arg(long)]
     no_notify: bool,
-    /// A quick run that shows that everything works.
+    /// Runs quickly with 5,000 runs and 5 starts, to show that the workload works.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no summary on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// Who waits for the first step of which run.
+/// Senders that report when the first step of a run is committed, by run.
 type Waiting = Arc<Mutex<BTreeMap<RunId, oneshot::Sender<Instant>>>>;
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
@@ -54,32 +55,32 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         if options.short { (5_000, 5) } else { (options.runs.max(1), options.starts.max(1)) };
     let runtime = crate::runtime()?;
     let site = Site::new(StoreKind::Postgres)?;
-    let Place::Postgres(ground) = site.place(&runtime, "fair")? else {
-        return Err("there is no server".to_owned());
+    let Place::Postgres(test_schema) = site.place(&runtime, "fair")? else {
+        return Err("`fair` needs PostgreSQL".to_owned());
     };
-    let line = runtime.block_on(measure(&ground, runs, starts, !options.no_notify))?;
+    let line = runtime.block_on(measure(&test_schema, runs, starts, !options.no_notify))?;
     if !options.json {
-        eprintln!("the slowest of {starts} took {} ms", line["max_ms"]);
+        eprintln!("the slowest of {starts} starts took {} ms", line["max_ms"]);
     }
     println!("{line}");
     Ok(())
 }
 
-async fn open(ground: &Ground, notify: bool) -> Result<Arc<dyn Store>, String> {
-    let options = stepwell_postgres::Options { notify, ..ground.options() };
-    let store = PostgresStore::open_with(ground.engine(), options).await;
+async fn open(test_schema: &TestSchema, notify: bool) -> Result<Arc<dyn Store>, String> {
+    let options = stepwell_postgres::Options { notify, ..test_schema.options() };
+    let store = PostgresStore::open_with(test_schema.engine(), options).await;
     Ok(Arc::new(store.map_err(|error| error.to_string())?))
 }
 
-async fn measure(ground: &Ground, runs: u64, starts: u64, notify: bool) -> Result<Value, String> {
-    // The starts come from a process that works on no runs itself.
-    let client = Engine::builder(open(ground, notify).await?).workflow(definition()?);
+async fn measure(test_schema: &TestSchema, runs: u64, starts: u64, notify: bool) -> Result<Value, String> {
+    // A process that executes no runs itself issues the starts.
+    let client = Engine::builder(open(test_schema, notify).await?).workflow(definition()?);
     let client = client.action("rewrite", |_: Cx| async { Ok::<_, ActionError>(()) });
     let client = client.tenant(LONE).with(|options| options.max_runs = 0);
     let client = client.start().await.map_err(|error| error.to_string())?;
     crowd(&client, runs).await?;
     let waiting = Waiting::default();
-    let worker = worker(open(ground, notify).await?, waiting.clone()).await?;
+    let worker = worker(open(test_schema, notify).await?, waiting.clone()).await?;
     let mut times_ms = Vec::new();
     let mut left = Vec::new();
     for number in 0..starts {
@@ -91,7 +92,7 @@ async fn measure(ground: &Ground, runs: u64, starts: u64, notify: bool) -> Resul
         let begin = Instant::now();
         client.start(wanted).await.map_err(|error| error.to_string())?;
         let answer = tokio::time::timeout(Duration::from_secs(30), answer).await;
-        let at = answer.map_err(|_| "a run was not begun within 30 s")?.map_err(|error| error.to_string())?;
+        let at = answer.map_err(|_| "a run did not begin within 30 s")?.map_err(|error| error.to_string())?;
         times_ms.push((at - begin).as_secs_f64() * 1e3);
         let dues = client.store().due(Vec::new()).await.map_err(|error| error.to_string())?;
         left.push(dues.iter().any(|due| due.tenant == CROWDED.tenant()));
@@ -115,7 +116,7 @@ async fn measure(ground: &Ground, runs: u64, starts: u64, notify: bool) -> Resul
     }))
 }
 
-/// Puts the many runs into the store: due, and nobody's.
+/// Puts the due runs of the crowded tenant into the store. No process owns them.
 async fn crowd(client: &Engine, runs: u64) -> Result<(), String> {
     let crowded = client.for_tenant(CROWDED);
     for first in (0..runs).step_by(AT_ONCE as usize) {
@@ -132,7 +133,7 @@ async fn crowd(client: &Engine, runs: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The process that works on everybody's runs.
+/// Starts the engine that executes the runs of all tenants and reports the commits of `waiting` runs.
 async fn worker(store: Arc<dyn Store>, waiting: Waiting) -> Result<Engine, String> {
     let told = move |run: RunId, _: Status| {
         let waits = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);

@@ -1,4 +1,4 @@
-//! What the workloads about flows share: a workflow that pauses again and again, and contexts of a size.
+//! Shared parts of the flow workloads: a workflow that pauses repeatedly, and contexts of a given size.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use stepwell_store::Store;
 
 use crate::script::Random;
 
-/// The workflow of these workloads: it waits for `GO`, and then again; `STOP` ends it.
+/// The workflow of these workloads: each `GO` makes it wait again, `STOP` ends it.
 pub(crate) const WORKFLOW: &str = "pauses";
 
 pub(crate) fn definition() -> Result<Definition, String> {
@@ -26,7 +26,7 @@ pub(crate) fn definition() -> Result<Definition, String> {
     spec.build().map_err(|problems| problems.to_string())
 }
 
-/// A context of about so many bytes as JSON: what forms gather, names, addresses and numbers.
+/// Returns a context of about `bytes` bytes as JSON, with typical form data: names, addresses and numbers.
 pub(crate) fn context(bytes: usize, seed: u64) -> Value {
     let mut random = Random::new(seed + 1);
     let (mut people, mut so_far) = (Vec::new(), r#"{"note":"","people":[]}"#.len());
@@ -45,7 +45,7 @@ pub(crate) fn context(bytes: usize, seed: u64) -> Value {
     json!({"people": people, "note": letters.collect::<String>()})
 }
 
-/// An engine that has this workflow, on a store.
+/// Starts an engine on a store with this workflow registered.
 pub(crate) async fn engine(
     store: Arc<dyn Store>,
     host: Host,
@@ -59,14 +59,15 @@ pub(crate) fn ring() -> Result<KeyRing, String> {
     Key::generate("bench").map(KeyRing::new).map_err(|error| error.to_string())
 }
 
-/// Flows on an engine that begin with a strategy: sealed with or without compression, or behind a handle.
+/// Returns flows on an engine that start with the strategy `begin`: `plain` (sealed, uncompressed), `packed` (sealed,
+/// compressed) or `handle`.
 pub(crate) fn flows(engine: &Engine, begin: &str) -> Result<Flows, String> {
     let hour = Duration::from_secs(3_600);
     Flows::builder(engine, ring()?)
         .strategy("plain", Sealed::new().compressed(false).ttl(hour))
         .strategy("packed", Sealed::new().ttl(hour))
         .strategy("handle", Handle::new().ttl(hour))
-        .begin_with(begin)
+        .default_strategy(begin)
         .build()
         .map_err(|error| error.to_string())
 }

@@ -1,5 +1,5 @@
-//! The `handle` workload: flows that rest behind handles are resumed, each resume one commit that uses one handle up and puts
-//! another, and the bare loop, in alternating slices.
+//! The `handle` workload: resumes flows whose state is kept behind handles, in slices that alternate with the bare
+//! loop. Each resume is one commit that consumes one handle and creates another.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ use crate::flows::{self, WORKFLOW, context};
 use crate::sample::{Alternating, Pairs, Slice, gather};
 use crate::site::Site;
 
-/// Flows that are resumed at a time.
+/// Number of flows resumed concurrently.
 const IN_FLIGHT: usize = 64;
-/// Resumes of one flow before another begins.
+/// Number of resumes of one flow before a new flow starts.
 const RESUMES: u64 = 10;
 
-/// How to measure.
+/// Options of the `handle` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Bytes of context; one measurement each.
+    /// Context sizes in bytes, comma-separated; one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "200,1000,8000")]
     bytes: Vec<usize>,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     options.measured.each(&options.bytes, measure, |bytes, line| {
         format!(
-            "{bytes} bytes: {} resumes/s, {} of the bare loop's commits; token of {} bytes",
+            "{bytes} bytes: {} resumes/s, {} times the bare loop's commits; token of {} bytes",
             line["per_s"], line["ratio"], line["token_bytes"]
         )
     })
@@ -58,7 +58,7 @@ fn measure(
         pairs.push(ours, raw);
     }
     let begun = runtime.block_on(flows.start(Start::new(WORKFLOW).input(&context(bytes, 1))));
-    let token = begun.map_err(|error| error.to_string())?.token.ok_or("a flow that waits has no token")?;
+    let token = begun.map_err(|error| error.to_string())?.token.ok_or("a waiting flow returned no token")?;
     drop(flows);
     runtime.block_on(engines::close(engine));
     bare.close(runtime)?;
@@ -85,13 +85,13 @@ fn ours(
             while begin.elapsed() < length {
                 let start = Start::new(WORKFLOW).input(&input);
                 let begun = flows.start(start).await.map_err(|error| error.to_string())?;
-                let mut token = begun.token.ok_or("a flow that waits has no token")?;
+                let mut token = begun.token.ok_or("a waiting flow returned no token")?;
                 for _ in 0..RESUMES {
                     let started = Instant::now();
                     let answer = flows.resume(Resume::new(&token).outcome("GO")).await;
                     let answer = answer.map_err(|error| error.to_string())?;
                     times.push(started.elapsed().as_secs_f64() * 1e6);
-                    token = answer.token.ok_or("a flow that waits has no token")?;
+                    token = answer.token.ok_or("a waiting flow returned no token")?;
                 }
             }
             Ok(times)

@@ -1,28 +1,27 @@
-//! What the histories of ten-step runs say: read through the store, after the processes that wrote them are gone.
+//! Checks the histories of ten-step runs. Reads them through the store after the processes that wrote them have ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepwell_core::{Entry, Name, RunId};
+use stepwell_core::{HistoryEntry, Name, RunId};
 use stepwell_store::{HistoryQuery, RunQuery, RunSummary, Status, Store, TenantScope};
 
 use crate::engines;
 use crate::site::Place;
 use crate::ten_step::STEPS;
 
-/// What was found.
+/// Counts over all ten-step runs of a database.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Runs there are.
     pub(crate) runs: u64,
-    /// Runs that have completed.
+    /// Runs with the status `completed`.
     pub(crate) finished: u64,
-    /// Steps that are committed, of all runs.
+    /// Committed steps of all runs.
     pub(crate) steps: u64,
-    /// Versions or transitions that are there more than once in a run.
+    /// Versions or transitions that occur more than once in a run.
     pub(crate) duplicates: u64,
-    /// Versions or transitions that a completed run should have and has not.
+    /// Versions or transitions missing from a completed run.
     pub(crate) gaps: u64,
-    /// The steps of each run.
+    /// The committed transitions of each run.
     pub(crate) by_run: BTreeMap<RunId, BTreeSet<Name>>,
 }
 
@@ -47,14 +46,19 @@ pub(crate) async fn read(place: &Place) -> Result<Found, String> {
     }
 }
 
-async fn entries(store: &dyn Store, scope: TenantScope, run: RunId) -> Result<Vec<(u64, Entry)>, String> {
+async fn entries(
+    store: &dyn Store,
+    scope: TenantScope,
+    run: RunId,
+) -> Result<Vec<(u64, HistoryEntry)>, String> {
     let mut entries = Vec::new();
     let mut from = 0;
     loop {
         let query = HistoryQuery { run, from, with_state: false, limit: 200 };
         let page = store.history(scope, query).await.map_err(|error| error.to_string())?;
         for row in &page.items {
-            let entry: Entry = serde_json::from_slice(&row.entry).map_err(|error| error.to_string())?;
+            let entry: HistoryEntry =
+                serde_json::from_slice(&row.entry).map_err(|error| error.to_string())?;
             entries.push((row.version, entry));
         }
         match page.next.and_then(|next| next.parse().ok()) {
@@ -64,7 +68,7 @@ async fn entries(store: &dyn Store, scope: TenantScope, run: RunId) -> Result<Ve
     }
 }
 
-fn count(found: &mut Found, run: &RunSummary, entries: &[(u64, Entry)]) {
+fn count(found: &mut Found, run: &RunSummary, entries: &[(u64, HistoryEntry)]) {
     let steps: Vec<&Name> = entries.iter().flat_map(|(_, entry)| &entry.transitions).collect();
     let versions: BTreeSet<u64> = entries.iter().map(|(version, _)| *version).collect();
     let different: BTreeSet<Name> = steps.iter().map(|step| (*step).clone()).collect();
@@ -76,7 +80,7 @@ fn count(found: &mut Found, run: &RunSummary, entries: &[(u64, Entry)]) {
         let there = (0..=STEPS as u64).filter(|version| versions.contains(version)).count();
         let fired = (0..STEPS).filter(|step| different.contains(format!("t{step}").as_str())).count();
         found.gaps += (STEPS + 1 - there) as u64 + (STEPS - fired) as u64;
-        // Whatever is there beyond the versions a run of ten steps has was committed once too often.
+        // A version beyond those of a ten-step run is a step committed once too often.
         found.duplicates += (versions.len() - there) as u64;
     }
     found.by_run.insert(run.run, different);
@@ -88,8 +92,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(version: u64, transition: Option<&str>) -> (u64, Entry) {
-        let entry = Entry {
+    fn entry(version: u64, transition: Option<&str>) -> (u64, HistoryEntry) {
+        let entry = HistoryEntry {
             version,
             action: "__auto".to_owned(),
             at: Timestamp::from_millis(0),
@@ -100,16 +104,17 @@ mod tests {
             input: None,
             output: None,
             duration_us: None,
+            actor: None,
         };
         (version, entry)
     }
 
-    fn whole() -> Vec<(u64, Entry)> {
+    fn whole() -> Vec<(u64, HistoryEntry)> {
         let steps = (0..STEPS).map(|step| entry(step as u64 + 1, Some(&format!("t{step}"))));
         std::iter::once(entry(0, None)).chain(steps).collect()
     }
 
-    fn counted(entries: &[(u64, Entry)]) -> (u64, u64) {
+    fn counted(entries: &[(u64, HistoryEntry)]) -> (u64, u64) {
         let summary = RunSummary {
             run: RunId::nil(),
             workflow: Name::from("ten-step"),
@@ -129,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_history_is_clean_and_a_damaged_one_is_not() {
+    fn damage_in_a_history_is_counted() {
         assert_eq!(counted(&whole()), (0, 0));
         let mut twice = whole();
         twice.push(entry(11, Some("t4")));

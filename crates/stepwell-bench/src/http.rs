@@ -1,5 +1,5 @@
-//! The `http` workload: signals through the API over keep-alive connections, and the same signals in process, in alternating
-//! slices. Clients and server share the machine.
+//! The `http` workload: signals through the API over keep-alive connections, in slices that alternate with the same
+//! signals in process. Clients and server share the machine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use crate::sample::{Alternating, Pairs, Slice, gather};
 use crate::site::Site;
 use crate::web::{Connection, request};
 
-/// How to measure.
+/// Options of the `http` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Clients, each with a connection of its own; one measurement each.
+    /// Numbers of clients with one connection each, comma-separated; one measurement per number.
     #[arg(long, value_delimiter = ',', default_value = "64,1")]
     clients: Vec<usize>,
     #[command(flatten)]
@@ -33,13 +33,13 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     options.measured.each(&options.clients, measure, |clients, line| {
         format!(
-            "{clients} clients: {} signals/s over HTTP, {} of the {} in process; {} µs each",
+            "{clients} clients: {} signals/s over HTTP, {} times the {} in process; {} µs each",
             line["signals_per_s"], line["ratio"], line["raw_per_s"], line["p50_us"]
         )
     })
 }
 
-/// Every signal is taken and leads back to where the run was.
+/// Returns a workflow that consumes every `RING` and returns to the same place.
 fn definition() -> Result<Definition, String> {
     let spec = Spec::new("bell").step("idle").end("over").signal("RING").signal("STOP");
     let spec = spec.transition(Transition::new("ring", "idle", "idle").on_signal("RING"));
@@ -78,7 +78,7 @@ fn measure(
     Ok(line)
 }
 
-/// A server in this process, at a port of its own.
+/// A server in this process that listens on a free port.
 struct Served {
     address: std::net::SocketAddr,
     key: String,
@@ -88,7 +88,7 @@ struct Served {
 impl Served {
     async fn start(engine: &Engine) -> Result<Served, String> {
         let server = Arc::new(Server::new(engine.clone(), ApiOptions::default()));
-        let new = NewKey { name: "bench".to_owned(), permissions: [Permission::Manage].into(), ttl: None };
+        let new = NewKey::new("bench", [Permission::Manage].into());
         let key = server
             .keys()
             .create(TenantScope::single(), new, None)
@@ -104,7 +104,7 @@ impl Served {
     }
 }
 
-/// A run for each caller, before the time begins.
+/// Starts one run per caller, before the measured time begins.
 fn runs(runtime: &Runtime, engine: &Engine, count: usize) -> Result<Vec<RunId>, String> {
     runtime.block_on(async {
         let mut runs = Vec::with_capacity(count);
@@ -123,7 +123,7 @@ fn in_process(runtime: &Runtime, engine: &Engine, callers: usize, length: Durati
             let (mut times, begin) = (Vec::new(), Instant::now());
             while begin.elapsed() < length {
                 let sent = Instant::now();
-                let signal = Signal::new("RING").with(&json!({"by": "somebody"}));
+                let signal = Signal::new("RING").with(&json!({"by": "operator"}));
                 engine.signal(run, signal).await.map_err(|error| error.to_string())?;
                 times.push(sent.elapsed().as_secs_f64() * 1e6);
             }
@@ -143,7 +143,7 @@ fn over_http(
     let runs = runs(runtime, engine, clients)?;
     let tasks = runs.into_iter().map(|run| {
         let path = format!("/v1/runs/{run}/signals/RING");
-        let request = request("POST", &path, &served.key, "", Some(&json!({"by": "somebody"})));
+        let request = request("POST", &path, &served.key, "", Some(&json!({"by": "operator"})));
         let address = served.address;
         async move {
             let mut connection = Connection::open(address).await?;
@@ -152,7 +152,7 @@ fn over_http(
                 let sent = Instant::now();
                 let answer = connection.send(&request).await?;
                 if answer.status != 200 {
-                    return Err(format!("a signal was answered with {}", answer.status));
+                    return Err(format!("a signal got status {}", answer.status));
                 }
                 times.push(sent.elapsed().as_secs_f64() * 1e6);
             }

@@ -1,5 +1,5 @@
-//! The `isolation` workload: one tenant has something of everything; another calls everything there is with the first one's
-//! names and ids. Nothing is found, changed or counted.
+//! The `isolation` workload: one tenant has data of every kind, and another tenant calls every function with the first
+//! tenant's names and ids. The calls must find, change and count nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepwell::core::spec::Transition;
 use stepwell::core::{Mapping, Name, RunId, Spec};
-use stepwell::data::{Changes, DataError, Increment, List, Lookup, NewLink, Set};
+use stepwell::data::{Changes, DataError, Increment, KeyList, Lookup, NewLink, Set};
 use stepwell::store::{
     CellFilter, CellQuery, Direction, DocumentQuery, Entity, HistoryQuery, LinkFilter, LinkQuery,
-    RecordQuery, RunQuery, Space, Status, TenantId, TenantScope, WaitQuery, WaitsOf,
+    RecordQuery, RunQuery, Space, Status, TenantId, TenantScope, WaitFilter, WaitQuery,
 };
 use stepwell::{Command, Cx, Engine, EngineError, Operator, Schedule, Signal, Start};
 use uuid::Uuid;
@@ -19,16 +19,16 @@ use crate::StoreKind;
 use crate::engines;
 use crate::site::Site;
 
-/// Where to work.
+/// Options of the `isolation` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// It is short as it is.
+    /// Has no effect: the workload is always short.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no summary on standard error.
     #[arg(long)]
     json: bool,
 }
@@ -38,10 +38,10 @@ fn failed(error: impl std::fmt::Display) -> String {
 }
 
 fn tenant(number: u128) -> TenantScope {
-    TenantScope::vouched(TenantId::new(Uuid::from_u128(number)))
+    TenantScope::trusted(TenantId::new(Uuid::from_u128(number)))
 }
 
-/// What has come of the calls.
+/// The number of calls, and the names of those that found something.
 #[derive(Debug, Default)]
 struct Calls {
     calls: u64,
@@ -49,7 +49,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// A call that is to come to nothing.
+    /// Records a call that must have found nothing.
     fn nothing(&mut self, what: &str, is_nothing: bool) {
         self.calls += 1;
         if !is_nothing {
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if calls.found.is_empty() && is_unchanged {
         Ok(())
     } else {
-        Err("one tenant has seen or changed another's".to_owned())
+        Err("one tenant has seen or changed data of another".to_owned())
     }
 }
 
@@ -107,7 +107,7 @@ async fn engine(store: std::sync::Arc<dyn stepwell::store::Store>) -> Result<Eng
     builder.start().await.map_err(failed)
 }
 
-/// What the second tenant has: the ids that the first one will try.
+/// Ids of the tenant that has data. The other tenant tries them.
 struct Theirs {
     run: RunId,
     schedule_run: RunId,
@@ -150,7 +150,7 @@ async fn furnish(theirs: &Engine) -> Result<Theirs, String> {
     Ok(Theirs { run: run.id(), schedule_run })
 }
 
-/// Everything a tenant has, as the store shows it.
+/// Returns all data of a tenant as the store shows it.
 async fn dump(of: &Engine) -> Result<BTreeMap<String, String>, String> {
     let (store, scope, now) = (of.store(), of.scope(), of.now());
     let mut all = BTreeMap::new();
@@ -190,7 +190,15 @@ fn document_query(run: RunId) -> DocumentQuery {
 
 fn cells(space: Space, owner: &str, now: stepwell::core::Timestamp) -> CellQuery {
     let filter = CellFilter::Prefix(String::new());
-    CellQuery { space, owner: owner.to_owned(), filter, now, with_dead: true, limit: 1_000, cursor: None }
+    CellQuery {
+        space,
+        owner: owner.to_owned(),
+        filter,
+        now,
+        include_deleted: true,
+        limit: 1_000,
+        cursor: None,
+    }
 }
 
 fn links() -> LinkQuery {
@@ -198,7 +206,7 @@ fn links() -> LinkQuery {
     LinkQuery { namespace: "mirror".to_owned(), which, relation: None, limit: 1_000, cursor: None }
 }
 
-/// The store's own reads.
+/// Calls the reading methods of the store.
 async fn reads(ours: &Engine, theirs: &Theirs, calls: &mut Calls) -> Result<(), String> {
     let (store, scope, now) = (ours.store(), ours.scope(), ours.now());
     for run in [theirs.run, theirs.schedule_run] {
@@ -207,7 +215,7 @@ async fn reads(ours: &Engine, theirs: &Theirs, calls: &mut Calls) -> Result<(), 
         calls.nothing("history", store.history(scope, history).await.map_err(failed)?.items.is_empty());
         let documents = store.documents(scope, document_query(run)).await.map_err(failed)?;
         calls.nothing("documents", documents.items.is_empty());
-        let waits = WaitQuery { of: WaitsOf::Run(run), limit: 10, cursor: None };
+        let waits = WaitQuery { of: WaitFilter::Run(run), limit: 10, cursor: None };
         calls.nothing("waits of a run", store.waits(scope, waits).await.map_err(failed)?.items.is_empty());
         let children = RunQuery { parent: Some(run), limit: 10, ..RunQuery::default() };
         calls.nothing("children", store.runs(scope, children).await.map_err(failed)?.items.is_empty());
@@ -229,11 +237,11 @@ async fn reads(ours: &Engine, theirs: &Theirs, calls: &mut Calls) -> Result<(), 
     Ok(())
 }
 
-/// Keys, links and slots, by the names the other has used.
+/// Calls the functions for keys, links and slots with the names the other tenant uses.
 async fn data(ours: &Engine, calls: &mut Calls) -> Result<(), String> {
     let kv = ours.kv("stock");
     calls.nothing("get", kv.get("bolts").await.map_err(failed)?.is_none());
-    calls.nothing("list", kv.list(List::default()).await.map_err(failed)?.items.is_empty());
+    calls.nothing("list", kv.list(KeyList::default()).await.map_err(failed)?.items.is_empty());
     let namespaces = ours.kv_namespaces(None, None).await.map_err(failed)?;
     calls.nothing("namespaces of keys", namespaces.items.is_empty());
     calls.nothing("delete", !kv.delete("bolts").await.map_err(failed)?);
@@ -265,7 +273,7 @@ async fn data(ours: &Engine, calls: &mut Calls) -> Result<(), String> {
     let slot = ours.state().workflow::<i64>("door", "slot");
     calls.nothing("workflow slot", slot.get().await.map_err(failed)?.is_none());
     calls.nothing("workflow slot, incremented", slot.increment(1).await.map_err(failed)? == 1);
-    // The key of a write is another tenant's: other changes under it are nobody's business.
+    // Idempotency keys are per tenant: different changes under the other tenant's key are no conflict.
     let other = ours.write(Changes::new().set("stock", "other", 1).once("import-1")).await;
     calls.nothing("the key of a write", other.is_ok());
     Ok(())
@@ -275,7 +283,7 @@ fn is_no_run<T>(result: &Result<T, EngineError>) -> bool {
     matches!(result, Err(EngineError::NoRun(_)))
 }
 
-/// Runs, by the ids and keys of the other's.
+/// Calls the functions for runs with the other tenant's ids and idempotency keys.
 async fn runs(ours: &Engine, theirs: &Theirs, calls: &mut Calls) -> Result<(), String> {
     let run = theirs.run;
     calls.nothing("view", is_no_run(&ours.run(run).view().await));
@@ -310,7 +318,7 @@ async fn runs(ours: &Engine, theirs: &Theirs, calls: &mut Calls) -> Result<(), S
     Ok(())
 }
 
-/// The trail, keys and definitions.
+/// Reads and verifies the audit trail.
 async fn records(ours: &Engine, calls: &mut Calls) -> Result<(), String> {
     let page = ours.store().records(ours.scope(), RecordQuery::Audit { limit: 1_000, cursor: None });
     let is_theirs = |record: &stepwell::store::Record| matches!(record, stepwell::store::Record::Audit { row, .. } if row.actor.as_deref() == Some("b"));

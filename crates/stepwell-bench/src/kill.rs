@@ -1,8 +1,8 @@
-//! The `kill` workload: a process commits and is killed without warning, again and again; what it was told is
-//! committed must be there.
+//! The `kill` workload: a process commits and is killed repeatedly without warning. Every commit that was acknowledged
+//! to it must be in the database.
 //!
-//! The victim writes a line to a pipe for every commit that was acknowledged; the pipe survives the victim. The state at
-//! each version follows from the run's number, so that not only its presence but its content is checked.
+//! The victim writes a line to a pipe for every acknowledged commit; the pipe survives the victim. The state at each
+//! version follows from the run's number, so the content is checked as well as the presence.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -22,52 +22,52 @@ use crate::engines;
 use crate::script::{Random, Script, State};
 use crate::site::{Place, Site};
 
-/// Runs the victim works on at the same time.
+/// Number of runs that the victim works on concurrently.
 const WRITERS: u64 = 16;
-/// Kills after which a new database is begun, so that reading it back stays quick.
+/// Number of kills before a new database is created, so that reading it back stays quick.
 const KILLS_PER_DATABASE: u64 = 50;
 
-/// Of so many kills one is the server's, where there is one.
+/// Every fifth kill also kills the database server, on PostgreSQL.
 const SERVER_KILLS: u64 = 5;
 
-/// How often to kill.
+/// Options of the `kill` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Kill {
-    /// Where to commit.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// How many kills.
+    /// Number of times that the process is killed.
     #[arg(long, default_value_t = 1_000)]
     cycles: u64,
     /// Seed of the times at which the victim is killed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A planted bug: the victim answers before it commits. Some of that must be found lost, or this proves nothing.
+    /// Plants a bug: the victim acknowledges before it commits. The workload must find lost commits.
     #[arg(long)]
     answer_early: bool,
-    /// JSON only; without it the progress is told on standard error.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// What the victim is told.
+/// Arguments of the process that `kill` kills.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Victim {
-    /// The database.
+    /// Database to work on.
     #[arg(long)]
     database: Place,
-    /// Said back on the first line, so that whoever kills knows whom.
+    /// Name that the process prints on its first line, so that the parent kills the right one.
     #[arg(long)]
     name: String,
-    /// The first of the runs it works on.
+    /// Number of the first run it works on.
     #[arg(long)]
     first_run: u64,
-    /// Answers before it commits.
+    /// Acknowledges before it commits (planted bug).
     #[arg(long)]
     answer_early: bool,
 }
 
-/// What was found.
+/// Counts of checkpoints and of damage, over all kills.
 #[derive(Debug, Default)]
 struct Tally {
     acknowledged: u64,
@@ -89,14 +89,14 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
         if cycle > 0 && cycle % KILLS_PER_DATABASE == 0 {
             place = site.place(&runtime, &format!("runs-{cycle}"))?;
         }
-        // Half of the runs go on from the cycle before, half are new.
+        // Half of the runs continue from the previous cycle, half are new.
         let first_run = cycle * (WRITERS / 2);
-        // Every third kill may come before anything was committed; the others come while commits are acknowledged, however
-        // slow the machine is.
+        // Every third kill may come before the first commit. The others come after the first acknowledgement, so that
+        // they hit commits even on a slow machine.
         let when =
             When { after_first: cycle % 3 != 0, then: Duration::from_micros(500 + random.next() % 60_000) };
         let name = format!("victim-{cycle}-{}", random.next());
-        // Now and then it is the server that dies first.
+        // Every fifth cycle kills the database server first.
         let server = site.cluster().filter(|_| cycle % SERVER_KILLS == SERVER_KILLS - 1);
         let (count, acknowledged) = one_cycle(&place, first_run, &name, when, options.answer_early, server)?;
         tally.acknowledged += count;
@@ -130,21 +130,21 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
     if clean { Ok(()) } else { Err("acknowledged commits were lost or damaged".to_owned()) }
 }
 
-/// The moment of a kill.
+/// The time of a kill.
 #[derive(Clone, Copy)]
 struct When {
-    /// Not before the first commit is acknowledged.
+    /// Waits for the first acknowledged commit before `then` starts.
     after_first: bool,
     then: Duration,
 }
 
-/// The longest wait for a first acknowledgement.
+/// Timeout for the first acknowledgement.
 const FIRST: Duration = Duration::from_secs(60);
 
-/// How many commits were acknowledged, and the newest version per run.
+/// The number of acknowledged commits, and the newest acknowledged version of each run.
 type Acknowledged = (u64, BTreeMap<u64, u64>);
 
-/// Starts a victim, lets it work, kills it, and gives what it was told is committed.
+/// Starts a victim, lets it work, kills it, and returns the commits that were acknowledged to it.
 fn one_cycle(
     database: &Place,
     first_run: u64,
@@ -161,9 +161,9 @@ fn one_cycle(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("the victim cannot be started: {error}"))?;
+        .map_err(|error| format!("cannot start the victim: {error}"))?;
     let result = watch(&mut child, name, when, server);
-    // Whatever happened, no victim outlives its cycle.
+    // The victim must not outlive its cycle, even after an error.
     let _ = child.kill();
     child.wait().map_err(|error| error.to_string())?;
     result
@@ -177,9 +177,14 @@ fn watch(
 ) -> Result<Acknowledged, String> {
     let output = child.stdout.take().ok_or("the victim has no output")?;
     let mut lines = BufReader::new(output).lines();
-    let hello = lines.next().ok_or("the victim said nothing")?.map_err(|error| error.to_string())?;
+    let hello = lines
+        .next()
+        .ok_or("the victim ended without printing its name")?
+        .map_err(|error| error.to_string())?;
     if hello != format!("{name} {}", child.id()) {
-        return Err(format!("the process under test said `{hello}`, not its own name: it is not killed"));
+        return Err(format!(
+            "the process under test printed `{hello}` instead of its name and id: not killed"
+        ));
     }
     let (first, began) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
@@ -189,18 +194,18 @@ fn watch(
         told.collect::<Vec<_>>()
     });
     if when.after_first {
-        began.recv_timeout(FIRST).map_err(|_| "the victim has committed nothing")?;
+        began.recv_timeout(FIRST).map_err(|_| "the victim committed nothing within 60 s")?;
     }
     std::thread::sleep(when.then);
     if let Some(server) = server {
         server.kill()?;
         server.restart()?;
     }
-    child.kill().map_err(|error| format!("the victim cannot be killed: {error}"))?;
+    child.kill().map_err(|error| format!("cannot kill the victim: {error}"))?;
     let lines = reader.join().map_err(|_| "reading the victim's lines failed")?;
     let (mut count, mut acknowledged) = (0, BTreeMap::new());
     for line in &lines {
-        // The last line may be cut off by the kill; a number that was not ended is not an acknowledgement.
+        // The kill may have truncated the last line; a number without the final `.` is not an acknowledgement.
         let Some((run, version)) = line.strip_suffix('.').and_then(|line| line.split_once(' ')) else {
             continue;
         };
@@ -212,7 +217,7 @@ fn watch(
     Ok((count, acknowledged))
 }
 
-/// Opens the database as the next process would and looks at every run that was acknowledged.
+/// Opens the database as the next process would and checks every acknowledged run.
 async fn verify(place: &Place, acknowledged: &BTreeMap<u64, u64>, tally: &mut Tally) -> Result<(), String> {
     let store = engines::open(place).await?;
     for (&number, &version) in acknowledged {
@@ -260,12 +265,12 @@ fn run_id(number: u64) -> RunId {
     RunId::new(Uuid::from_u128(u128::from(number + 1) << 64))
 }
 
-/// The victim: commits as fast as it can and says what was acknowledged, until it is killed.
+/// Runs the victim: commits as fast as it can and prints every acknowledged commit, until it is killed.
 pub(crate) fn victim(options: &Victim) -> Result<(), String> {
     let runtime = crate::runtime()?;
     let store: Arc<dyn Store> = match &options.database {
         Place::Sqlite(path) => {
-            // A short log, so that kills also come while it is being copied into the database.
+            // A short write-ahead log, so that some kills hit a checkpoint of the log into the database.
             let short_log = Options { wal_pages: 100, ..Options::default() };
             Arc::new(SqliteStore::open_with(path, short_log).map_err(|error| error.to_string())?)
         }
@@ -297,7 +302,7 @@ async fn work(store: Arc<dyn Store>, number: u64, answer_early: bool) -> Result<
         }
         let committed = match store.commit(scope, commit).await {
             Ok(committed) => committed,
-            // The server has died, or what the victim before had sent has only now come through: look again.
+            // The server died, or a commit that the previous victim had sent was applied only now: reload.
             Err(
                 CommitError::Unknown { .. }
                 | CommitError::Store(_)
@@ -316,7 +321,7 @@ async fn work(store: Arc<dyn Store>, number: u64, answer_early: bool) -> Result<
     }
 }
 
-/// Where a run stands, and the state it has next.
+/// Returns the head of a run and the state of its next version.
 async fn where_it_is(store: &dyn Store, number: u64) -> Result<(Option<Head>, State), String> {
     let loaded =
         store.load(TenantScope::single(), run_id(number)).await.map_err(|error| error.to_string())?;
@@ -327,7 +332,7 @@ async fn where_it_is(store: &dyn Store, number: u64) -> Result<(Option<Head>, St
     Ok((head, state))
 }
 
-/// One line, in one write: shorter than a pipe's atomic size.
+/// Prints one line in one write. A line shorter than a pipe's atomic size arrives complete or not at all.
 fn say(line: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     out.write_all(line.as_bytes()).and_then(|()| out.flush()).map_err(|error| error.to_string())

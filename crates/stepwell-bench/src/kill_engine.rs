@@ -1,5 +1,5 @@
-//! The `kill-engine` workload: an engine that runs workflows is killed without warning, again and again; in the end every
-//! workflow has run, every step is committed once, and its tries agree on their key.
+//! The `kill-engine` workload: an engine that runs workflows is killed repeatedly without warning. In the end every
+//! workflow must have completed, every step must be committed once, and all attempts of a step must have the same key.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,78 +19,78 @@ use crate::script::Random;
 use crate::site::{Place, Site};
 use crate::ten_step::{STEPS, State, definition};
 
-/// Workflows in flight at a time: so few that all the kills fit into their run.
+/// Number of concurrent workflows. It is small so that all kills happen before the work is finished.
 const IN_FLIGHT: u64 = 8;
-/// The file of effects.
+/// Name of the file of effects in the work folder.
 const EFFECTS: &str = "effects.txt";
-/// How often a workflow is asked for again when the database is away.
+/// Maximum number of retries, 100 ms apart, while the database is unavailable.
 const PATIENCE: u32 = 600;
-/// An action takes between nothing and twice this long.
+/// Half of the longest duration of an action, in microseconds.
 const NAP_US: u64 = 10_000;
 
-/// How often to kill.
+/// Options of the `kill-engine` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Workflows of ten steps.
+    /// Number of workflows, of ten steps each.
     #[arg(long, default_value_t = 1_000)]
     workflows: u64,
-    /// How many kills.
+    /// Number of times that the process is killed.
     #[arg(long, default_value_t = 200)]
     kills: u64,
     /// Seed of the times at which the victim is killed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A planted bug. It must be found, or this proves nothing.
+    /// Plants a bug. The workload must detect it.
     #[arg(long, value_enum)]
     plant: Option<Plant>,
-    /// Where to work, to look at it afterwards; without it a temporary folder.
+    /// Folder for the files, kept for inspection (default: a temporary folder).
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// Fewer workflows and kills.
+    /// Uses 60 workflows and 10 kills only.
     #[arg(long)]
     short: bool,
-    /// JSON only; without it the progress is told on standard error.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// What the victim is told.
+/// Arguments of the process that `kill-engine` kills.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Part {
-    /// The database.
+    /// Database to work on.
     #[arg(long)]
     database: Place,
-    /// The file of effects.
+    /// Path of the file of effects.
     #[arg(long)]
     effects: PathBuf,
-    /// Said back on the first line, so that whoever kills knows whom.
+    /// Name that the process prints on its first line, so that the parent kills the right one.
     #[arg(long)]
     name: String,
-    /// The first workflow that is not known to have finished.
+    /// Number of the first workflow that is not known to have finished.
     #[arg(long)]
     first: u64,
-    /// How many workflows there are.
+    /// Total number of workflows.
     #[arg(long)]
     workflows: u64,
-    /// It starts every so manieth of them.
+    /// Starts every n-th workflow only, so that several processes share the work.
     #[arg(long, default_value_t = 1)]
     stride: u64,
-    /// A planted bug.
+    /// Plants a bug in this process.
     #[arg(long, value_enum)]
     plant: Option<Plant>,
 }
 
-/// What the victims have said.
+/// The reports of all victims, collected from their output.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) done: BTreeSet<u64>,
-    /// Workflows that were told to have stopped because their processes died too often.
+    /// Workflows reported as failed because their process crashed too often.
     crashed: BTreeSet<u64>,
     failed: BTreeSet<u64>,
-    /// Workflows that had finished and were begun again under the same key.
+    /// Number of workflows that had finished and were started again under the same key.
     again: u64,
 }
 
@@ -108,7 +108,7 @@ impl Said {
         }
     }
 
-    /// The first workflow of those from one on in strides that is not known to have finished.
+    /// Returns the first workflow in `from`, `from + stride`, … that is not known to have finished.
     pub(crate) fn first_open(&self, from: u64, stride: u64, workflows: u64) -> u64 {
         let open = |number: &u64| !self.done.contains(number);
         (from..workflows).step_by(stride as usize).find(open).unwrap_or(workflows)
@@ -140,13 +140,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             eprintln!("{killed} kills, {} of {workflows} workflows finished", said.done.len());
         }
     }
-    // The last one is left alone, and asked for every workflow again.
+    // The last process is not killed and starts every workflow again.
     let survivor = Victim::start("survivor", &setting.arguments(0))?;
     survivor.end()?.iter().for_each(|line| said.hear(line));
     report(&setting, &said, killed, begin.elapsed(), kills)
 }
 
-/// What all victims work on.
+/// The setup that all victims share.
 pub(crate) struct Setting {
     pub(crate) kind: StoreKind,
     pub(crate) place: Place,
@@ -170,8 +170,8 @@ impl Setting {
     }
 }
 
-/// When to kill: now and then soon after the work began, else late enough for the actions begun then to have ended. Two
-/// early ones in a row do not happen, or a run would stop because its processes die too often under the same step.
+/// The times of the kills: some soon after the work began, the others late enough for the first actions to end. Two
+/// early kills never follow each other, so that the runs make progress between kills.
 struct Moments {
     random: Random,
     was_early: bool,
@@ -193,7 +193,7 @@ impl Moments {
     }
 }
 
-/// Starts a victim and kills it a while after it has begun to work; `false` = there was nothing left to do.
+/// Starts a victim and kills it `after` it has begun to work. Returns `false` if no work was left.
 fn one_kill(setting: &Setting, said: &mut Said, name: &str, after: Duration) -> Result<bool, String> {
     let mut victim = Victim::start(name, &setting.arguments(said.first_open(0, 1, setting.workflows)))?;
     loop {
@@ -221,13 +221,13 @@ fn report(setting: &Setting, said: &Said, killed: u64, took: Duration, kills: u6
     match (is_clean, killed == kills) {
         (true, true) => Ok(()),
         (true, false) => {
-            Err(format!("the work was done after {killed} of {kills} kills: give more --workflows"))
+            Err(format!("the work was finished after {killed} of {kills} kills: raise --workflows"))
         }
-        (false, _) => Err("workflows, steps or effects are missing or doubled".to_owned()),
+        (false, _) => Err("workflows, steps or effects are missing or duplicated".to_owned()),
     }
 }
 
-/// What is left of the work of many processes, and whether it is what it should be.
+/// Returns the figures of the finished work, and `true` if nothing is missing, duplicated or wrong.
 pub(crate) fn figures(setting: &Setting, said: &Said) -> Result<(Value, bool), String> {
     let found = crate::runtime()?.block_on(histories::read(&setting.place))?;
     let path = setting.folder.join(EFFECTS);
@@ -259,7 +259,7 @@ pub(crate) fn figures(setting: &Setting, said: &Said) -> Result<(Value, bool), S
     Ok((line, wrong == 0 && whole))
 }
 
-/// The victim: starts the workflows that are not known to have finished, each under its key, and waits for them.
+/// Runs the victim: starts every workflow not known to have finished under its key, and waits for them.
 pub(crate) fn part(part: &Part) -> Result<(), String> {
     introduce(&part.name)?;
     crate::runtime()?.block_on(work(part))
@@ -270,7 +270,7 @@ async fn work(part: &Part) -> Result<(), String> {
     let engine = loop {
         match open(part, &part.database).await {
             Ok(engine) => break engine,
-            // The database is away: it is tried again, as whoever looks after a program would.
+            // The database is unavailable: retry, as a process supervisor would.
             Err(error) if tries >= PATIENCE => return Err(error),
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
@@ -319,7 +319,7 @@ async fn one_workflow(engine: &Engine, number: u64, plant: Option<Plant>) -> Res
             }
             Err(error) => error.to_string(),
         };
-        // The database is away: it is asked again, as a program would, and the key sees to it that nothing happens twice.
+        // The database is unavailable: retry, as a program would. The key prevents a second run.
         tries += 1;
         if tries > PATIENCE || plant == Some(Plant::NoKeys) {
             return Err(failed);
@@ -328,7 +328,7 @@ async fn one_workflow(engine: &Engine, number: u64, plant: Option<Plant>) -> Res
     }
 }
 
-/// The engine, whose one action sleeps, has its effect, and sleeps again.
+/// Opens the engine. Its only action sleeps, appends its effect, and sleeps again.
 async fn open(part: &Part, database: &Place) -> Result<Engine, String> {
     let effects = Arc::new(Effects::open(&part.effects, part.plant)?);
     let silent = Arc::new(AtomicBool::new(true));

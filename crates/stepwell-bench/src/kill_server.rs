@@ -1,4 +1,5 @@
-//! Kills the server under load through HTTP, again and again, and looks whether every acknowledged write is there, once.
+//! The `kill-server` workload: kills the server repeatedly under load over HTTP, and checks that every acknowledged
+//! write exists exactly once.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,49 +12,49 @@ use tokio::sync::watch;
 
 use crate::web::{Answer, Connection, Program, prepare, request};
 
-/// How hard it is tried.
+/// Options of the `kill-server` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The program to kill.
+    /// Path of the `stepwell` program to kill.
     #[arg(long, value_parser = crate::web::program)]
     stepwell: PathBuf,
-    /// How often it is killed.
+    /// Number of times that the server is killed.
     #[arg(long, default_value_t = 100)]
     kills: u64,
-    /// Clients that write meanwhile.
+    /// Number of clients that write concurrently.
     #[arg(long, default_value_t = 16)]
     clients: u64,
-    /// Forget a write that was acknowledged, to see that it is noticed.
+    /// Plants a bug: expects one increment and one value more than were written. The workload must report them missing.
     #[arg(long)]
     plant: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no summary on standard error.
     #[arg(long)]
     json: bool,
 }
 
 const WORKFLOW: &str = "steps:\n  - { id: go, type: wait.signal, signal: GO }\n  - { id: done, type: control.return, value: { $expr: vars.go.n } }\n";
-/// How long the server lives between two kills, at most.
+/// Maximum time between two kills, in addition to 20 ms.
 const LIFE_MS: u64 = 250;
-/// How long a client waits for an answer before it asks again.
+/// Timeout of one request, after which the client sends it again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a client has had acknowledged.
+/// The acknowledged writes of one client.
 #[derive(Debug, Default)]
 struct Acknowledged {
-    /// Runs that it started, and whether its signal to each was acknowledged.
+    /// Ids of the started runs, each with `true` if its signal was acknowledged.
     runs: Vec<(String, bool)>,
-    /// The last value of its own key.
+    /// Last acknowledged value of the client's own key.
     value: Option<u64>,
-    /// How often it has added one to the counter.
+    /// Number of acknowledged increments of the shared counter.
     increments: u64,
 }
 
-/// What all clients share.
+/// State shared by all clients.
 struct Shared {
     key: String,
     address: watch::Receiver<SocketAddr>,
     is_over: AtomicBool,
-    /// Requests that had to be sent again because no answer came.
+    /// Number of requests sent again because no usable answer came.
     again: AtomicU64,
 }
 
@@ -89,18 +90,18 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     line["seconds"] = crate::sample::round(began.elapsed().as_secs_f64()).into();
     if !options.json {
         eprintln!(
-            "{} writes acknowledged, {} of them missing, {} doubled",
+            "{} writes acknowledged, {} of them missing, {} duplicated",
             line["acknowledged"], line["missing"], line["doubled"]
         );
     }
     println!("{line}");
     match (&line["missing"], &line["doubled"]) {
         (missing, doubled) if missing == 0 && doubled == 0 => Ok(()),
-        _ => Err("something that was acknowledged is not there, or is there twice".to_owned()),
+        _ => Err("acknowledged writes are missing or duplicated".to_owned()),
     }
 }
 
-/// Writes until it is over; whatever gets no answer is sent again with the same key.
+/// Writes until the test is over. A request without an answer is sent again with the same idempotency key.
 async fn client(shared: Arc<Shared>, number: u64) -> Result<Acknowledged, String> {
     let mut caller = Caller { shared: shared.clone(), connection: None };
     let mut acknowledged = Acknowledged::default();
@@ -146,11 +147,11 @@ impl Caller {
             let answered = tokio::time::timeout(PATIENCE, self.once(&request)).await;
             match answered {
                 Ok(Ok(answer)) if answer.status < 300 => return Ok(answer),
-                // It is not known whether it happened, or it cannot be done now: both say to ask again.
+                // 503 and 409 ask for a retry: the outcome is unknown, or the write is not possible now.
                 Ok(Ok(answer)) if answer.status == 503 || answer.status == 409 => {}
                 Ok(Ok(answer)) => {
                     let said = String::from_utf8_lossy(&answer.body).into_owned();
-                    return Err(format!("{method} {path} was answered with {}: {said}", answer.status));
+                    return Err(format!("{method} {path} got status {}: {said}", answer.status));
                 }
                 Ok(Err(_)) | Err(_) => self.connection = None,
             }
@@ -172,7 +173,7 @@ impl Caller {
     }
 }
 
-/// Asks the server what is there of everything that was acknowledged.
+/// Checks over HTTP that everything acknowledged exists, and counts what is missing or duplicated.
 async fn checked(shared: &Arc<Shared>, acknowledged: &[Acknowledged]) -> Result<Value, String> {
     let mut connection = Connection::open(*shared.address.borrow()).await?;
     let (mut count, mut missing, mut doubled, mut runs) = (0_u64, 0_u64, 0_u64, 0_u64);
@@ -204,7 +205,7 @@ async fn checked(shared: &Arc<Shared>, acknowledged: &[Acknowledged]) -> Result<
     )
 }
 
-/// How many runs there are of the workflow.
+/// Returns the number of runs of the workflow.
 async fn counted(connection: &mut Connection, key: &str) -> Result<u64, String> {
     let (mut count, mut cursor) = (0, String::new());
     loop {

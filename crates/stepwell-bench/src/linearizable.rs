@@ -1,6 +1,6 @@
-//! The `linearizable` workload: many clients read and write a few keys at once, and what each of them saw is put into one
-//! order afterwards: every write has its revision, every other look the one it saw. If there is an order that explains
-//! all of it and contradicts no clock, it is this one.
+//! The `linearizable` workload: many clients read and write a few keys concurrently, and their observations are checked
+//! for one consistent order. Every write has its own revision, and every other operation reports the revision it saw.
+//! These revisions define the only order that can explain all observations without contradicting the clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::{Number, Value, json};
 use stepwell_core::Timestamp;
 use stepwell_store::{
     Cell, CellError, CellFilter, CellKey, CellOp, CellQuery, CellWrite, Commit, CommitError, CommitId,
-    Expect, Refused, Space, Store, TenantScope, Ttl, ValueType,
+    Precondition, Refused, Space, Store, TenantScope, Ttl, ValueType,
 };
 use uuid::Uuid;
 
@@ -20,45 +20,45 @@ use crate::engines;
 use crate::script::Random;
 use crate::site::Site;
 
-/// Clients at a time.
+/// Number of concurrent clients.
 const CLIENTS: usize = 16;
-/// Keys that are written at a time; after a while others are.
+/// Number of keys used at a time; after about `KEYS * PER_KEY` operations the clients move to new keys.
 const KEYS: u64 = 4;
-/// Operations on a key, about.
+/// Approximate number of operations on each key.
 const PER_KEY: u64 = 500;
-/// A value with an end holds for up to so many microseconds.
+/// Maximum time to live of a value that expires, in microseconds.
 const TTL_US: u64 = 20_000;
 
-/// How much to do.
+/// Options of the `linearizable` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Operations.
+    /// Number of operations of all clients.
     #[arg(long, default_value_t = 200_000)]
     operations: u64,
-    /// A planted bug. It must be found, or this proves nothing.
+    /// Plants a bug. The workload must detect it.
     #[arg(long, value_enum)]
     plant: Option<Plant>,
-    /// Fewer operations.
+    /// Uses 8,000 operations only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no summary on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// A bug that is planted.
+/// A planted bug, used for about one of 50 operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Plant {
-    /// Now and then an increment is a read and a write.
+    /// An increment is a read followed by a write.
     LostUpdate,
-    /// Now and then a read is answered with what the client saw before.
+    /// A read returns the result of the client's previous read.
     StaleRead,
 }
 
-/// What a client asked for.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq)]
 enum Asked {
     Get,
@@ -68,12 +68,12 @@ enum Asked {
     Delete,
 }
 
-/// What it was answered.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 enum Answered {
-    /// The cell is at this revision, with this value; `None` = there is none.
+    /// The revision and value of the cell; `None` means that it has no value.
     Saw { revision: u64, value: Option<i64> },
-    /// It is written, and at this revision now; there was a value before, and an increment came to this.
+    /// The new revision, `true` if a value existed before, and the sum after an increment.
     Wrote { revision: u64, existed: bool, sum: Option<i64> },
 }
 
@@ -83,7 +83,7 @@ struct Operation {
     key: u64,
     began: Duration,
     ended: Duration,
-    /// The time the operation itself went by.
+    /// The time passed to the store, which decides about expiry.
     at: Timestamp,
     asked: Asked,
     answered: Answered,
@@ -114,7 +114,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         Ok(()) => Ok(()),
         Err(why) => {
             line["contradiction"] = why.clone().into();
-            Err(format!("no order explains what was seen: {why}"))
+            Err(format!("no order explains the observations: {why}"))
         }
     };
     if !options.json {
@@ -168,7 +168,7 @@ struct Client {
     begun: Instant,
     random: Random,
     plant: Option<Plant>,
-    /// What was last read of each key.
+    /// The revision and value of each key at the last read.
     seen: BTreeMap<u64, (u64, Option<i64>)>,
 }
 
@@ -196,7 +196,7 @@ impl Client {
             let key = number / (PER_KEY * KEYS) * KEYS + self.random.next() % KEYS;
             let asked = self.next();
             history.push(self.ask(key, asked.clone()).await?);
-            // Whoever compares has read.
+            // A compare-and-set follows a read, for the revision.
             let seen = match history.last().map(|operation| &operation.answered) {
                 Some(Answered::Saw { revision, .. }) if asked == Asked::Get => Some(*revision),
                 _ => None,
@@ -235,7 +235,7 @@ impl Client {
                 };
                 let sum = value.unwrap_or_default() + by;
                 let set = CellOp::Set { value: sum.into(), value_type: ValueType::Number, ttl: Ttl::Keep };
-                match self.write(key, at, set, Expect::Anything).await? {
+                match self.write(key, at, set, Precondition::Anything).await? {
                     Answered::Wrote { revision, existed, .. } => {
                         Answered::Wrote { revision, existed, sum: Some(sum) }
                     }
@@ -246,17 +246,18 @@ impl Client {
                 let until = ttl_us.map(|us| Ttl::Until(Timestamp::from_micros(at.micros() + us as i64)));
                 let ttl = until.unwrap_or(Ttl::Forever);
                 let set = CellOp::Set { value: (*value).into(), value_type: ValueType::Number, ttl };
-                self.write(key, at, set, Expect::Anything).await?
+                self.write(key, at, set, Precondition::Anything).await?
             }
             Asked::CompareAndSet { value, revision } => {
                 let set =
                     CellOp::Set { value: (*value).into(), value_type: ValueType::Number, ttl: Ttl::Forever };
-                self.write(key, at, set, Expect::Exactly(*revision)).await?
+                self.write(key, at, set, Precondition::Exactly(*revision)).await?
             }
             Asked::Increment { by } => {
-                self.write(key, at, CellOp::Increment { by: Number::from(*by) }, Expect::Anything).await?
+                self.write(key, at, CellOp::Increment { by: Number::from(*by) }, Precondition::Anything)
+                    .await?
             }
-            Asked::Delete => self.write(key, at, CellOp::Delete, Expect::Anything).await?,
+            Asked::Delete => self.write(key, at, CellOp::Delete, Precondition::Anything).await?,
         };
         if let (Asked::Get, Answered::Saw { revision, value }, false) = (&asked, &answered, is_planted) {
             self.seen.insert(key, (*revision, *value));
@@ -267,7 +268,8 @@ impl Client {
     async fn get(&self, key: u64, at: Timestamp) -> Result<Answered, String> {
         let CellKey { space, owner, key } = name(key);
         let filter = CellFilter::Key(key);
-        let query = CellQuery { space, owner, filter, now: at, with_dead: true, limit: 1, cursor: None };
+        let query =
+            CellQuery { space, owner, filter, now: at, include_deleted: true, limit: 1, cursor: None };
         let found =
             self.store.cells(TenantScope::single(), query).await.map_err(|error| error.to_string())?;
         let cell: Option<Cell> = found.items.into_iter().next();
@@ -281,7 +283,7 @@ impl Client {
         key: u64,
         at: Timestamp,
         op: CellOp,
-        expect: Expect,
+        expect: Precondition,
     ) -> Result<Answered, String> {
         let id = CommitId(Uuid::from_u128(
             (u128::from(self.random.next()) << 64) | u128::from(self.random.next()),
@@ -290,7 +292,7 @@ impl Client {
         let commit = Commit { cells: vec![write], ..Commit::new(id, at) };
         match self.store.commit(TenantScope::single(), commit).await {
             Ok(committed) => {
-                let result = committed.results.into_iter().next().ok_or("a write gave no result")?;
+                let result = committed.results.into_iter().next().ok_or("a write returned no result")?;
                 if op == CellOp::Delete && !result.existed {
                     return Ok(Answered::Saw { revision: result.revision, value: None });
                 }
@@ -301,7 +303,7 @@ impl Client {
                 error: CellError::Conflict { revision, live, .. },
                 ..
             })) => {
-                // What it has it does not say, only whether it has something.
+                // A conflict does not report the value, only that one exists.
                 let value = live.then_some(i64::MIN);
                 Ok(Answered::Saw { revision, value })
             }
@@ -310,7 +312,7 @@ impl Client {
     }
 }
 
-/// A key as the model has it.
+/// The expected state of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Model {
     value: Option<i64>,
@@ -322,7 +324,7 @@ impl Model {
         self.value.filter(|_| self.until.is_none_or(|until| until > at))
     }
 
-    /// What a write makes of it; gives what the client must have been told.
+    /// Applies a write. Returns the expected answer: `true` if a value existed, and the sum of an increment.
     fn apply(&mut self, at: Timestamp, asked: &Asked) -> (bool, Option<i64>) {
         let before = self.live(at);
         let (next, sum) = match asked {
@@ -342,7 +344,7 @@ impl Model {
     }
 }
 
-/// Finds what no order explains.
+/// Returns an error for the first observation that no order explains.
 fn check(history: &[Operation]) -> Result<(), String> {
     let mut by_key: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
     history.iter().for_each(|operation| by_key.entry(operation.key).or_default().push(operation));
@@ -356,7 +358,8 @@ fn check(history: &[Operation]) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes in the order of their revisions: one each, and each told what the one before had left.
+/// Replays the writes in the order of their revisions and returns the state after each. Every revision must occur once,
+/// and every answer must match the state before it.
 fn replay(operations: &[&Operation]) -> Result<Vec<Model>, String> {
     let mut writes: Vec<_> = operations
         .iter()
@@ -370,17 +373,17 @@ fn replay(operations: &[&Operation]) -> Result<Vec<Model>, String> {
     let mut model = Model::default();
     for (index, (revision, existed, sum, operation)) in writes.into_iter().enumerate() {
         if revision != index as u64 + 1 {
-            return Err(format!("revision {revision} where {} was to come", index + 1));
+            return Err(format!("found revision {revision}, expected {}", index + 1));
         }
         if let Asked::CompareAndSet { revision: expected, .. } = operation.asked
             && expected + 1 != revision
         {
-            return Err(format!("revision {revision} was written on {expected}"));
+            return Err(format!("revision {revision} was written with expected revision {expected}"));
         }
         let told = model.apply(operation.at, &operation.asked);
         if told != (existed, sum) {
             return Err(format!(
-                "{:?} at revision {revision} was told {existed} {sum:?}, not {told:?}",
+                "{:?} at revision {revision} got {existed} {sum:?}, expected {told:?}",
                 operation.asked
             ));
         }
@@ -389,11 +392,11 @@ fn replay(operations: &[&Operation]) -> Result<Vec<Model>, String> {
     Ok(states)
 }
 
-/// Whoever only looked saw what the newest write before it had left.
+/// Checks that an operation that wrote nothing saw the state left by the write of its revision.
 fn explained(operation: &Operation, states: &[Model]) -> Result<(), String> {
     let Answered::Saw { revision, value } = operation.answered else { return Ok(()) };
     let Some(state) = states.get(revision as usize) else {
-        return Err(format!("{:?} saw revision {revision}, which nobody wrote", operation.asked));
+        return Err(format!("{:?} saw revision {revision}, which no operation wrote", operation.asked));
     };
     let live = state.live(operation.at);
     let agrees = match &operation.asked {
@@ -406,13 +409,14 @@ fn explained(operation: &Operation, states: &[Model]) -> Result<(), String> {
     if agrees {
         Ok(())
     } else {
-        Err(format!("{:?} saw {value:?} at revision {revision}, not {live:?}", operation.asked))
+        Err(format!("{:?} saw {value:?} at revision {revision}, expected {live:?}", operation.asked))
     }
 }
 
-/// Whatever had ended before something began comes before it.
+/// Checks that an operation comes after all operations that had ended before it began.
 fn in_time(operations: &[&Operation]) -> Result<(), String> {
-    // A write is at its revision, a look half a step behind the write it saw.
+    // The position of a write is twice its revision; an operation that wrote nothing comes right after the write it
+    // saw.
     let place = |operation: &Operation| match operation.answered {
         Answered::Wrote { revision, .. } => 2 * revision,
         Answered::Saw { revision, .. } => 2 * revision + 1,
@@ -428,7 +432,7 @@ fn in_time(operations: &[&Operation]) -> Result<(), String> {
         }
         if place(operation) < latest {
             return Err(format!(
-                "{:?} came to {} after something at {latest} had ended",
+                "{:?} is at position {}, but an operation at {latest} had ended before it",
                 operation.asked,
                 place(operation)
             ));
@@ -458,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_explained_is() {
+    fn consistent_history_is_accepted() {
         let add = || Asked::Increment { by: 1 };
         let history = [
             operation(0, 9, add(), wrote(2, true, Some(2))),
@@ -481,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_explained_is_found() {
+    fn contradictory_history_is_refused() {
         let add = || Asked::Increment { by: 1 };
         let first = || operation(0, 5, add(), wrote(1, false, Some(1)));
         let second = || operation(6, 9, add(), wrote(2, true, Some(2)));

@@ -1,15 +1,15 @@
-//! The `long-loop` workload: a document loops over ten thousand items, each of which counts for itself and into a sum, and then
-//! over some of them eight at once, while its process is killed again and again; in the end every item counts once, and memory
-//! has not grown with the list.
+//! The `long-loop` workload: a workflow document loops over 10,000 items, each of which increments its own key and a
+//! sum. Then it loops over a tenth of them, eight at once. Its process is killed repeatedly. In the end every item must
+//! count once, and memory must not grow with the list.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stepwell::data::kv::List;
+use stepwell::data::kv::KeyList;
 use stepwell::{ActionError, Cx, Engine, Run, Start};
-use stepwell_core::{Definition, Document};
+use stepwell_core::{Definition, WorkflowSource};
 use stepwell_store::{HistoryQuery, RunQuery, Status};
 
 use crate::StoreKind;
@@ -24,7 +24,7 @@ const SUMS: &str = "sums";
 const ITEMS: &str = "items";
 const WIDE: &str = "wide";
 
-/// One action per item and one checkpoint per action.
+/// A workflow with one action per item and one checkpoint per action.
 const DOCUMENT: &str = "
 input: { type: object, required: [count] }
 steps:
@@ -46,56 +46,55 @@ steps:
   - { id: done, type: control.return, value: { $expr: '$count(vars.wide[status = \"failed\"])' } }
 ";
 
-/// Items that are gone through eight at once, and which of them fail on purpose.
+/// Returns the number of items processed eight at once, and how many of them fail on purpose.
 fn wide(items: u64) -> (u64, u64) {
     let wide = items / 10;
     (wide, wide / 7)
 }
 
-/// How long a list, and how often to kill.
+/// Options of the `long-loop` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Items of the list.
+    /// Number of items in the list.
     #[arg(long, default_value_t = 10_000)]
     items: u64,
-    /// How many kills at most.
+    /// Maximum number of kills.
     #[arg(long, default_value_t = 20)]
     kills: u64,
-    /// A planted bug: the sum is added to by the action itself instead of with its commit. It must be found, or this proves
-    /// nothing.
+    /// Plants a bug: the action increments the sum directly instead of with its commit. The workload must detect it.
     #[arg(long)]
     plant: bool,
-    /// Fewer items and kills.
+    /// Uses 210 items and 4 kills only (400 and 12 with `--plant`).
     #[arg(long)]
     short: bool,
-    /// JSON only; without it the progress is told on standard error.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// What the victim is told.
+/// Arguments of the process that `long-loop` kills.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Part {
-    /// The database.
+    /// Database to work on.
     #[arg(long)]
     database: Place,
-    /// Said back on the first line, so that whoever kills knows whom.
+    /// Name that the process prints on its first line, so that the parent kills the right one.
     #[arg(long)]
     name: String,
-    /// Items of the list.
+    /// Number of items in the list.
     #[arg(long)]
     items: u64,
-    /// A planted bug.
+    /// Increments the sum directly instead of with the commit (planted bug).
     #[arg(long)]
     plant: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let (items, kills) = match (options.short, options.plant) {
-        // Often enough for some to come at the wrong moment.
+        // Enough kills for some to come between the increment and the commit.
         (true, true) => (400, 12),
         (true, false) => (210, 4),
         (false, _) => (options.items, options.kills),
@@ -136,13 +135,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let is_exact = line["sum"] == items && line["counted_once"] == items && line["completed"] == 1;
     let is_exact = is_exact && is_wide_exact;
     match (is_exact, killed) {
-        (true, 0) => Err("the work was done before the first kill: give more --items".to_owned()),
+        (true, 0) => Err("the work was finished before the first kill: raise --items".to_owned()),
         (true, _) => Ok(()),
-        (false, _) => Err(format!("{items} items came to {}", line["sum"])),
+        (false, _) => Err(format!("{items} items expected, the sum is {}", line["sum"])),
     }
 }
 
-/// Starts a victim and kills it a while after it has begun to work; `false` = there was nothing left to do.
+/// Starts a victim and kills it `after` it has begun to work. Returns `false` if no work was left.
 fn one_kill(arguments: &[String], name: &str, after: Duration) -> Result<bool, String> {
     let mut victim = Victim::start(name, arguments)?;
     while let Some(line) = victim.line()? {
@@ -156,7 +155,7 @@ fn one_kill(arguments: &[String], name: &str, after: Duration) -> Result<bool, S
     Ok(false)
 }
 
-/// What is left: the sum, the items that counted once, and the run's history.
+/// Returns the final figures: the sum, the items that counted once, and the versions of the run's history.
 async fn look(place: &Place, items: u64) -> Result<Value, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let store = engines::open(place).await?;
@@ -196,11 +195,11 @@ async fn look(place: &Place, items: u64) -> Result<Value, String> {
     }))
 }
 
-/// The keys of a namespace, and those of them that were counted once.
+/// Returns the number of keys in a namespace, and how many of them have the value 1.
 async fn counted(engine: &Engine, namespace: &str) -> Result<(u64, u64), String> {
     let (mut keys, mut once, mut cursor) = (0, 0, None);
     loop {
-        let list = List { limit: Some(200), cursor, ..List::default() };
+        let list = KeyList { limit: Some(200), cursor, ..KeyList::default() };
         let page = engine.kv(namespace).list(list).await.map_err(|error| error.to_string())?;
         keys += page.items.len() as u64;
         once += page.items.iter().filter(|entry| entry.value == json!(1)).count() as u64;
@@ -211,17 +210,17 @@ async fn counted(engine: &Engine, namespace: &str) -> Result<(u64, u64), String>
 
 fn definition(plant: bool) -> Result<Definition, String> {
     let action = if plant { "add.badly" } else { "store.increment" };
-    let document = Document::read(&DOCUMENT.replace("COUNT", action), Some(WORKFLOW));
+    let document = WorkflowSource::read(&DOCUMENT.replace("COUNT", action), Some(WORKFLOW));
     Ok(document.map_err(|problems| problems.to_string())?.definition().clone())
 }
 
-/// The victim: starts the run under its key, and waits for it.
+/// Runs the victim: starts the run under its key, and waits for it.
 pub(crate) fn part(part: &Part) -> Result<(), String> {
     introduce(&part.name)?;
     crate::runtime()?.block_on(work(part))
 }
 
-/// Waits until the run goes on in this process: before that there is nothing to be killed in.
+/// Waits until the run has advanced in this process: before that a kill would interrupt nothing.
 async fn has_moved(run: &Run) -> Result<(), String> {
     let version = async || {
         let view = run.view().await.map_err(|error| error.to_string())?;
@@ -243,9 +242,9 @@ async fn work(part: &Part) -> Result<(), String> {
         let engine = engine_of.clone();
         async move {
             let engine =
-                engine.get().ok_or_else(|| ActionError::new("early", "the engine is not there yet"))?;
+                engine.get().ok_or_else(|| ActionError::new("early", "the engine has not started yet"))?;
             let sum = engine.kv(SUMS).increment("all", 1).await?;
-            // Long enough for a kill to come between the two.
+            // Long enough for a kill to come between the increment and the commit.
             tokio::time::sleep(Duration::from_millis(10)).await;
             Ok::<_, ActionError>(json!({ "value": sum.value }))
         }

@@ -1,26 +1,26 @@
-//! What the machine says of this process and its files.
+//! Memory, processor time and database sizes of this process.
 
 use std::path::Path;
 
 use rusqlite::Connection;
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process in MiB.
 pub(crate) fn resident_mb() -> Result<f64, String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line =
         status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS in /proc/self/status")?;
     let kb: f64 =
-        line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).ok_or("VmRSS is no number")?;
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).ok_or("VmRSS is not a number")?;
     Ok((kb / 1_024.0 * 10.0).round() / 10.0)
 }
 
-/// Ticks of the processor time in `/proc` per second: Linux shows it so on every machine.
+/// Clock ticks per second in `/proc`: Linux reports processor time in this unit on every machine.
 const TICKS: f64 = 100.0;
 
-/// Processor time this process has used, in user and in system mode.
+/// Returns the processor time of this process in seconds, user and system mode together.
 pub(crate) fn cpu_seconds() -> Result<f64, String> {
     let stat = std::fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
-    // The second field is a name in parentheses, which may have spaces in it; the times are fields 14 and 15.
+    // The second field is a name in parentheses that may contain spaces; the times are fields 14 and 15.
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split_whitespace();
     let times: Vec<f64> = fields.skip(11).take(2).filter_map(|field| field.parse().ok()).collect();
     match times[..] {
@@ -29,7 +29,7 @@ pub(crate) fn cpu_seconds() -> Result<f64, String> {
     }
 }
 
-/// Bytes of all tables and indexes of a schema.
+/// Returns the size of all tables and indexes of a schema in bytes.
 pub(crate) async fn relations(connection: &str, schema: &str) -> Result<u64, String> {
     let failed = |error: tokio_postgres::Error| error.to_string();
     let (client, driver) =
@@ -42,7 +42,7 @@ pub(crate) async fn relations(connection: &str, schema: &str) -> Result<u64, Str
     Ok(row.get::<_, i64>(0) as u64)
 }
 
-/// Bytes of the pages an SQLite file uses, after its log has been copied.
+/// Returns the size of the used pages of an SQLite file in bytes, after a checkpoint of its write-ahead log.
 pub(crate) fn pages_in_use(path: &Path) -> Result<u64, String> {
     let read = || -> rusqlite::Result<u64> {
         let connection = Connection::open(path)?;

@@ -1,4 +1,4 @@
-//! Measures Stepwell against the bare database in the same run, and kills it to see what is left.
+//! Benchmarks against the bare database, kill tests and simulations of Stepwell.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod bad_row;
@@ -6,6 +6,7 @@ mod bare;
 mod child;
 mod commit;
 mod counter;
+mod db_control;
 mod effects;
 mod engines;
 mod exact_counter;
@@ -25,7 +26,6 @@ mod machine;
 mod malformed;
 mod mirror;
 mod one_winner;
-mod orders;
 mod pages;
 mod recover;
 mod sample;
@@ -49,16 +49,16 @@ mod web;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use stepwell_postgres::ground::DATABASE_URL;
+use stepwell_postgres::test_schema::DATABASE_URL;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Benchmarks and kill tests. Figures are JSON lines on standard output, talk is on standard error.
+/// Benchmarks and kill tests. Prints results as JSON lines on standard output and progress on standard error.
 #[derive(Debug, Parser)]
 #[command(name = "stepwell-bench", version)]
 struct Cli {
-    /// An external PostgreSQL server for `--store postgres`, instead of a throwaway one. Its user must be allowed to
+    /// URL of a PostgreSQL server for `--store postgres` (default: a temporary server). Its user needs the right to
     /// create roles and schemas.
     #[arg(long, global = true, env = DATABASE_URL, hide_env_values = true)]
     database_url: Option<String>,
@@ -68,106 +68,106 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Many concurrent small commits, against a bare loop on the same database in the same run.
+    /// Measures concurrent small commits, with a bare loop on the same database as baseline.
     Commit(commit::Options),
-    /// Workflows of ten durable steps, against a bare loop on the same database in the same run.
+    /// Measures workflows of ten durable steps, with a bare loop on the same database as baseline.
     TenStep(ten_step::Options),
-    /// Many clients add to one hot key or to many, against one increment per transaction in the same run.
+    /// Measures increments of one hot key or of many, with one increment per transaction as baseline.
     Counter(counter::Options),
-    /// Runs that wait for a signal, against a bare loop on the same database in the same run.
+    /// Measures signals to waiting runs, with a bare loop on the same database as baseline.
     Signal(signal::Options),
-    /// Kills the server under load through HTTP, and looks what is left.
+    /// Kills the server under load over HTTP and checks every acknowledged write.
     KillServer(kill_server::Options),
-    /// Holds many slow sockets, and looks how everybody else fares.
+    /// Opens many slow connections and checks that other clients are still served.
     SlowSockets(slow_sockets::Options),
-    /// Signals through the API over keep-alive connections, against the same signals in process.
+    /// Measures signals through the API over keep-alive connections, with the same signals in process as baseline.
     Http(http::Options),
-    /// A process with thousands of runs in flight is killed; how soon the next one goes on.
+    /// Kills a process with thousands of active runs and measures how soon the next one continues them.
     Recover(recover::Options),
-    /// The two processes of `recover`.
+    /// Runs one of the two processes of `recover`.
     #[command(hide = true)]
     RecoverPart(recover::Part),
-    /// Runs that sleep and wake; what they cost meanwhile, and how late they are.
+    /// Measures the cost of sleeping runs, and how late they wake.
     Sleepers(sleepers::Options),
-    /// An engine is killed again and again; every workflow must finish, every step be committed once.
+    /// Kills an engine repeatedly; every workflow must complete and every step be committed once.
     KillEngine(kill_engine::Options),
-    /// The process that `kill-engine` kills.
+    /// Runs the process that `kill-engine` kills.
     #[command(hide = true)]
     KillEnginePart(kill_engine::Part),
-    /// Many runs add to one counter while their process is killed; the sum is exact.
+    /// Increments one counter from many runs while their process is killed; the sum must be exact.
     ExactCounter(exact_counter::Options),
-    /// The process that `exact-counter` kills.
+    /// Runs the process that `exact-counter` kills.
     #[command(hide = true)]
     ExactCounterPart(exact_counter::Part),
-    /// Many clients read and write a few keys at once, and what they saw is put into one order.
+    /// Reads and writes a few keys from many clients and checks that the results are linearizable.
     Linearizable(linearizable::Options),
-    /// One tenant calls everything with another's names and ids.
+    /// Calls every function of one tenant with the names and ids of another.
     Isolation(isolation::Options),
     /// Runs a folder of JSONata's own test cases against the expression dialect.
     Jsonata(jsonata::Options),
-    /// Holds random expressions against the package `jsonata`, which is the reference.
+    /// Compares random expressions with the package `jsonata`, the reference.
     JsonataRandom(jsonata::random::Options),
-    /// Listings are read page by page while others insert and delete.
+    /// Reads listings page by page while rows are inserted and deleted.
     Pages(pages::Options),
-    /// States are sealed into tokens and opened again, against the token library alone in the same run.
+    /// Measures sealing states into tokens and opening them, with the token library alone as baseline.
     Seal(seal::Options),
-    /// Flows that rest behind handles are resumed, against a bare loop on the same database in the same run.
+    /// Measures resumes of flows behind handles, with a bare loop on the same database as baseline.
     Handle(handle::Options),
-    /// Many resumes of one handle at a time, and resumes whose process is killed.
+    /// Resumes one handle many times concurrently, also from processes that are killed.
     OneWinner(one_winner::Options),
-    /// The process that `one-winner` kills.
+    /// Runs the process that `one-winner` kills.
     #[command(hide = true)]
     OneWinnerPart(one_winner::Part),
-    /// Tokens with a bit changed, expired, or somebody else's, and how long their refusals take.
+    /// Presents altered, expired and foreign tokens and measures how long their refusals take.
     Tamper(tamper::Options),
-    /// A mail scanner follows every link again and again, and changes nothing.
+    /// Follows every answer link repeatedly like a mail scanner; nothing may change.
     Scanner(scanner::Options),
-    /// A document loops over a long list while its process is killed; every item counts once.
+    /// Loops over a long list while the process is killed; every item must count once.
     LongLoop(long_loop::Options),
-    /// The process that `long-loop` kills.
+    /// Runs the process that `long-loop` kills.
     #[command(hide = true)]
     LongLoopPart(long_loop::Part),
-    /// Thousands of events, many sent twice, while thousands of runs wait for them and the process is killed.
+    /// Sends thousands of events, many of them twice, to waiting runs while the process is killed.
     Storm(storm::Options),
-    /// The process that `storm` kills.
+    /// Runs the process that `storm` kills.
     #[command(hide = true)]
     StormPart(storm::Part),
-    /// Events, waits for them and the end of those come in every order, in the simulation.
+    /// Simulates events, waits and timeouts in every order.
     Race(simulate::race::Options),
-    /// Two workflows that follow tasks run from the text of their documents.
+    /// Runs two workflows that mirror tasks, from their workflow documents.
     Mirror(mirror::Options),
-    /// Two tenants use the same ids, keys and names at once, and do not notice each other.
+    /// Uses the same ids, keys and names in two tenants concurrently; neither may see the other.
     TenantKeys(tenant_keys::Options),
-    /// Rows are garbled and deleted behind the engine's back, one at a time.
+    /// Corrupts and deletes single rows with direct SQL; only their owners may be affected.
     BadRow(bad_row::Options),
-    /// Runs a throwaway PostgreSQL server for another program, and hurts it when that says so on standard input.
-    Orders,
-    /// Documents with mistakes in them are refused, each with a place and a reason.
+    /// Runs a temporary PostgreSQL server for another program, and interrupts it on commands from standard input.
+    DbControl,
+    /// Checks that workflow documents with mistakes are refused with a position and a reason.
     Malformed(malformed::Options),
-    /// One tenant has very many runs due; how soon another one's only run is begun.
+    /// Measures how soon a tenant's only run starts while another tenant has very many due runs.
     Fair(fair::Options),
-    /// Three processes share a server, and are killed, cut off and left without it again and again.
+    /// Kills and disconnects three processes that share a server, and the server, repeatedly.
     ThreeProcesses(three::Options),
-    /// Several engines are simulated on one store, seed by seed, with crashes, frozen processes and lost answers.
+    /// Simulates several engines on one store, seed by seed, with crashes, frozen processes and lost answers.
     Simulate(simulate::Options),
-    /// A process that commits is killed again and again; every acknowledged commit must be there.
+    /// Kills a committing process repeatedly; every acknowledged commit must exist.
     Kill(kill::Kill),
-    /// The process that `kill` kills.
+    /// Runs the process that `kill` kills.
     #[command(hide = true)]
     Victim(kill::Victim),
 }
 
-/// Where to measure.
+/// The database of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StoreKind {
     /// An SQLite file in a temporary folder.
     Sqlite,
-    /// A throwaway PostgreSQL server, or the one that `--database-url` names.
+    /// A temporary PostgreSQL server, or the one that `--database-url` names.
     Postgres,
 }
 
 impl StoreKind {
-    /// Its name in the figures.
+    /// Returns the name used in the JSON results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             StoreKind::Sqlite => "sqlite",
@@ -176,7 +176,7 @@ impl StoreKind {
     }
 }
 
-/// As many threads as there are cores.
+/// Builds a runtime with one thread per core.
 fn runtime() -> Result<tokio::runtime::Runtime, String> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, std::num::NonZero::get))
@@ -224,7 +224,7 @@ fn main() -> ExitCode {
         Command::Mirror(options) => mirror::run(&options),
         Command::TenantKeys(options) => tenant_keys::run(&options),
         Command::BadRow(options) => bad_row::run(&options),
-        Command::Orders => orders::run(),
+        Command::DbControl => db_control::run(),
         Command::Malformed(options) => malformed::run(&options),
         Command::Fair(options) => fair::run(&options),
         Command::ThreeProcesses(options) => three::run(&options),

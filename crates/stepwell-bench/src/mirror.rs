@@ -1,4 +1,4 @@
-//! The `mirror` workload: two workflows that follow tasks of one project in another run from the text of their documents.
+//! The `mirror` workload: runs two workflows that mirror tasks of one project in others, from their workflow documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use stepwell::{ActionError, Cx, Engine, Start};
-use stepwell_core::Document;
+use stepwell_core::WorkflowSource;
 
 use crate::StoreKind;
 use crate::engines;
@@ -15,27 +15,27 @@ use crate::site::Site;
 const LINK_SETUP: &str = include_str!("../../../examples/workflows/link-setup.yaml");
 const MIRROR: &str = include_str!("../../../examples/workflows/task-mirror.yaml");
 
-/// How many tasks.
+/// Options of the `mirror` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Tasks that are followed; each has between none and three counterparts.
+    /// Number of tasks to mirror; each has up to three counterparts.
     #[arg(long, default_value_t = 400)]
     tasks: u64,
-    /// A planted bug: every other link is not made. It must be found, or this proves nothing.
+    /// Plants a bug: leaves out every other link. The workload must detect it.
     #[arg(long)]
     plant: bool,
-    /// Fewer tasks.
+    /// Mirrors 40 tasks only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Accepted for uniformity; the output is always JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What the project in the other place was told: by task, the names it got.
+/// The updates that the other project received, by task.
 type Told = Arc<Mutex<BTreeMap<String, Vec<Value>>>>;
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
@@ -58,15 +58,15 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     line["seconds"] = begin.elapsed().as_secs_f64().into();
     println!("{line}");
     let is_right = line["wrong"] == 0 && line["without_links_told"] == 0;
-    if is_right { Ok(()) } else { Err("a counterpart was not told what it should have been".to_owned()) }
+    if is_right { Ok(()) } else { Err("a counterpart did not receive the expected update".to_owned()) }
 }
 
 async fn open(store: Arc<dyn stepwell_store::Store>, told: &Told) -> Result<Engine, String> {
-    // The other way round is the same document with the other direction.
+    // The reverse mirror is the same document with the other link direction.
     let reverse = MIRROR.replace("direction: \"forward\"", "direction: \"reverse\"");
     let mut builder = Engine::builder(store);
     for (name, text) in [("link-setup", LINK_SETUP), ("mirror", MIRROR), ("mirror-back", reverse.as_str())] {
-        let document = Document::read(text, Some(name)).map_err(|problems| problems.to_string())?;
+        let document = WorkflowSource::read(text, Some(name)).map_err(|problems| problems.to_string())?;
         builder = builder.workflow(document.definition().clone());
     }
     let create = |_: Cx, input: Value| async move {

@@ -1,5 +1,5 @@
-//! The `one-winner` workload: very many resumes of one handle at a time, of which exactly one runs the step; and resumes whose
-//! process is killed, after which the flow is neither lost nor advanced twice.
+//! The `one-winner` workload: resumes one handle many times concurrently, of which exactly one resume must run the
+//! step. Then it kills processes during resumes, after which no flow may be lost or advanced twice.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,45 +20,45 @@ use crate::site::{Place, Site};
 
 const WORKFLOW: &str = "offer";
 const NAMESPACE: &str = "offers";
-/// The key of all processes: the answers that one of them kept, another can read.
+/// The key of all processes, so that each can read the answers that another has stored.
 const KEY: [u8; 32] = [3; 32];
 
-/// How much to try.
+/// Options of the `one-winner` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Resumes of one handle at a time.
+    /// Number of concurrent resumes of one handle.
     #[arg(long, default_value_t = 200)]
     at_once: usize,
-    /// How often.
+    /// Number of handles resumed this way.
     #[arg(long, default_value_t = 500)]
     rounds: usize,
-    /// Flows whose process is killed while they are resumed.
+    /// Number of flows whose process is killed during the resume.
     #[arg(long, default_value_t = 60)]
     flows: usize,
-    /// Fewer of all.
+    /// Uses 10 handles and 4 flows only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// What the victim is told.
+/// Arguments of the process that `one-winner` kills.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Part {
-    /// The database.
+    /// Database to work on.
     #[arg(long)]
     database: Place,
-    /// Said back on the first line, so that whoever kills knows whom.
+    /// Name that the process prints on its first line, so that the parent kills the right one.
     #[arg(long)]
     name: String,
-    /// What to resume.
+    /// Token of the flow to resume.
     #[arg(long)]
     token: String,
-    /// The request's key.
+    /// Idempotency key of the resume.
     #[arg(long)]
     key: String,
 }
@@ -71,7 +71,7 @@ fn definition() -> Result<Definition, String> {
     spec.build().map_err(|problems| problems.to_string())
 }
 
-/// How often the action ran, by flow.
+/// The number of executions of the action, by flow.
 type Ran = Arc<Mutex<BTreeMap<RunId, u64>>>;
 
 async fn open(place: &Place, ran: Ran, pause: fn() -> Duration) -> Result<(Engine, Flows), String> {
@@ -94,7 +94,7 @@ async fn open(place: &Place, ran: Ran, pause: fn() -> Duration) -> Result<(Engin
     let flows = Flows::builder(&engine, KeyRing::new(key))
         .strategy("handle", Handle::new())
         .strategy("durable", Durable::new())
-        .begin_with("handle")
+        .default_strategy("handle")
         .build()
         .map_err(|error| error.to_string())?;
     Ok((engine, flows))
@@ -136,7 +136,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// What became of resumes.
+/// Counts of the concurrent resumes by result, and of executed actions.
 #[derive(Debug, Default)]
 struct Crowd {
     tried: u64,
@@ -156,7 +156,7 @@ impl Crowd {
             Err(FlowError::Gone) => self.gone += 1,
             Err(error) => {
                 self.other += 1;
-                eprintln!("neither taken nor refused as it should be: {error}");
+                eprintln!("unexpected result of a resume: {error}");
             }
         }
     }
@@ -169,7 +169,7 @@ async fn crowd(place: &Place, rounds: usize, at_once: usize, quiet: bool) -> Res
     for round in 0..rounds {
         let begun =
             flows.start(Start::new(WORKFLOW).input(&json!({}))).await.map_err(|error| error.to_string())?;
-        let token = begun.token.ok_or("a flow that waits has no token")?;
+        let token = begun.token.ok_or("a waiting flow returned no token")?;
         let resumes = (0..at_once).map(|_| {
             let (flows, token) = (flows.clone(), token.clone());
             tokio::spawn(async move { flows.resume(Resume::new(token).outcome("ACCEPT")).await })
@@ -188,11 +188,11 @@ async fn crowd(place: &Place, rounds: usize, at_once: usize, quiet: bool) -> Res
     Ok(crowd)
 }
 
-/// What became of flows whose process was killed.
+/// Counts of the flows whose process was killed.
 #[derive(Debug, Default)]
 struct Killed {
     kills: u64,
-    /// Kills after the action had begun and before the answer was there.
+    /// Kills after the action had started and before the answer was printed.
     in_the_middle: u64,
     replayed: u64,
     lost: u64,
@@ -218,7 +218,7 @@ fn kills(
     })?;
     let (mut found, mut random, mut answers) = (Killed::default(), Random::new(11), Vec::new());
     for (number, begun) in begun.iter().enumerate() {
-        let token = begun.token.clone().ok_or("a flow that waits has no token")?;
+        let token = begun.token.clone().ok_or("a waiting flow returned no token")?;
         let arguments = ["one-winner-part", "--database", &place.to_string(), "--token", &token, "--key"];
         let mut arguments: Vec<String> = arguments.map(str::to_owned).to_vec();
         arguments.push(format!("request-{number}"));
@@ -233,7 +233,7 @@ fn kills(
     Ok(found)
 }
 
-/// Has the flow resumed by one process after the other, two of which are killed, until one gives an answer.
+/// Resumes the flow in one process after the other, of which the first two are killed, until one returns an answer.
 fn resumed_between_kills(
     arguments: &[String],
     number: usize,
@@ -252,18 +252,18 @@ fn resumed_between_kills(
                 return serde_json::from_str(&line).map_err(|error| error.to_string());
             }
         }
-        // The action takes up to 12 ms, the commit some more: before, in between and after.
+        // The action takes 12 ms and the commit some more, so that kills come before, between and after them.
         std::thread::sleep(Duration::from_micros(random.next() % 22_000));
         let said = victim.kill()?;
         found.kills += 1;
         found.in_the_middle += u64::from(is_working && !said.iter().any(|line| line.starts_with('{')));
     }
     let said = Victim::start(&format!("survivor-{number}"), arguments)?.end()?;
-    let answer = said.iter().find(|line| line.starts_with('{')).ok_or("the survivor gave no answer")?;
+    let answer = said.iter().find(|line| line.starts_with('{')).ok_or("the survivor printed no answer")?;
     serde_json::from_str(answer).map_err(|error| error.to_string())
 }
 
-/// Every flow has taken its step once, and can be gone on with by the token of the answer.
+/// Checks that every flow has taken its step once and can be resumed with the token of the answer.
 async fn judge(place: &Place, begun: &[Answer], answers: &[Value], found: &mut Killed) -> Result<(), String> {
     let (engine, flows) = open(place, Ran::default(), || Duration::ZERO).await?;
     for (begun, answer) in begun.iter().zip(answers) {
@@ -281,7 +281,8 @@ async fn judge(place: &Place, begun: &[Answer], answers: &[Value], found: &mut K
     Ok(())
 }
 
-/// The victim: resumes the flow, however long somebody who may be dead has reserved it, and says the answer.
+/// Runs the victim: resumes the flow and prints the answer. Retries for up to 60 s while a killed process still has the
+/// handle reserved.
 pub(crate) fn part(part: &Part) -> Result<(), String> {
     introduce(&part.name)?;
     let runtime = crate::runtime()?;

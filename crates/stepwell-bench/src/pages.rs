@@ -1,5 +1,5 @@
-//! The `pages` workload: a listing is read page by page while others insert and delete; whatever was there throughout is in it
-//! once. And a prefix is what it says, whatever characters are in it.
+//! The `pages` workload: reads a listing page by page while other clients insert and delete. Every key that exists
+//! throughout must be listed once. Also checks that prefixes are literal, whatever characters they contain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,36 +8,36 @@ use std::time::Instant;
 
 use serde_json::json;
 use stepwell::Engine;
-use stepwell::data::{Changes, Kv, List};
+use stepwell::data::{Changes, KeyList, Kv};
 
 use crate::StoreKind;
 use crate::engines;
 use crate::script::Random;
 use crate::site::Site;
 
-/// Changes in one commit while the keys are made.
+/// Number of changes per commit while the keys are created.
 const AT_ONCE: u64 = 500;
-/// Others that insert and delete meanwhile.
+/// Number of clients that insert and delete concurrently.
 const OTHERS: u64 = 8;
-/// Prefixes that would mean something else to a pattern.
+/// Prefixes with characters that have a special meaning in patterns or SQL.
 const ODD: &[&str] = &["100%", "100_", "a'b", "a\"b", "\\", "ü", "日本", "%", "_", "''", "a b", "\u{10FFFF}"];
 
-/// How much to list.
+/// Options of the `pages` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Keys.
+    /// Number of keys to list.
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
-    /// How often all are listed.
+    /// Number of times that all keys are listed.
     #[arg(long, default_value_t = 5)]
     passes: u64,
-    /// Fewer keys.
+    /// Uses 2,000 keys and one pass only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no summary on standard error.
     #[arg(long)]
     json: bool,
 }
@@ -71,7 +71,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if wrong.iter().all(|count| *count == Some(0)) { Ok(()) } else { Err("a listing was wrong".to_owned()) }
 }
 
-/// Keys are spread over the whole range, so that what comes and goes is before, behind and between those that stay.
+/// Returns the key of a number. Keys are spread over the whole range, so that changed keys come before, after and
+/// between the stable ones.
 fn key(number: u64) -> String {
     format!("k{:016x}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
@@ -110,7 +111,7 @@ async fn measure(engine: &Engine, keys: u64, passes: u64) -> Result<serde_json::
     }))
 }
 
-/// Half of the keys stay; the others are deleted and written again, and new ones come and go.
+/// Returns `true` for the half of the keys that always exist. The others, and new keys, are deleted and written again.
 fn stays(number: u64) -> bool {
     number.is_multiple_of(2)
 }
@@ -124,10 +125,10 @@ async fn disturb(
 ) -> Result<(), String> {
     let mut random = Random::new(other + 1);
     while !stop.load(Ordering::Relaxed) {
-        // Numbers from `keys` on are new ones.
+        // Numbers from `keys` on are new keys.
         let number = random.next() % (2 * keys);
         if number < keys && stays(number) {
-            // What stays may change.
+            // A stable key is never deleted, but its value may change.
             kv.set(&key(number), random.next()).await.map_err(failed)?;
         } else if random.next().is_multiple_of(2) {
             kv.delete(&key(number)).await.map_err(failed)?;
@@ -152,7 +153,7 @@ impl Found {
         let mut seen: BTreeMap<String, u64> = BTreeMap::new();
         let (mut cursor, mut last) = (None, String::new());
         loop {
-            let list = List { prefix: "k".to_owned(), limit: Some(200), cursor };
+            let list = KeyList { prefix: "k".to_owned(), limit: Some(200), cursor };
             let page = kv.list(list).await.map_err(failed)?;
             for entry in page.items {
                 self.rows += 1;
@@ -170,7 +171,8 @@ impl Found {
     }
 }
 
-/// Keys that begin with odd texts, and such that would match if the text were a pattern.
+/// Writes keys that start with the odd prefixes, and keys that would match if a prefix were a pattern. Returns the
+/// number of prefixes and of wrong listings.
 async fn odd_prefixes(engine: &Engine) -> Result<(u64, u64), String> {
     let kv = engine.kv("odd");
     let mut all: Vec<String> = Vec::new();
@@ -193,7 +195,7 @@ async fn odd_prefixes(engine: &Engine) -> Result<(u64, u64), String> {
         let expected: Vec<&String> = all.iter().filter(|key| key.starts_with(prefix)).collect();
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
-            let list = List { prefix: (*prefix).to_owned(), limit: Some(2), cursor };
+            let list = KeyList { prefix: (*prefix).to_owned(), limit: Some(2), cursor };
             let page = kv.list(list).await.map_err(failed)?;
             found.extend(page.items.into_iter().map(|entry| entry.key));
             let Some(next) = page.next else { break };

@@ -1,5 +1,5 @@
-//! The `recover` workload: a process with thousands of runs in flight is killed, and the next one goes on with them; how
-//! soon it does.
+//! The `recover` workload: kills a process with thousands of active runs, and measures how soon the next process
+//! continues them.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,47 +24,48 @@ use crate::site::{Place, Site};
 use crate::ten_step::{State, definition};
 use crate::watched::Watched;
 
-/// Room beyond the runs there are.
+/// Capacity of the engine beyond the number of runs.
 const SPARE: usize = 64;
 
-/// How to measure.
+/// Options of the `recover` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to measure.
+    /// Database to measure on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Runs in flight when the process is killed.
+    /// Number of active runs when the process is killed.
     #[arg(long, default_value_t = 3_000)]
     runs: u64,
-    /// How often to kill and restart, each time with a new database.
+    /// Number of kills and restarts, each with a new database.
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    /// A quick run that shows that everything works, not how fast it is.
+    /// Uses 300 runs and one round, to show that the workload works; the figures mean nothing.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// What the two processes are told.
+/// Arguments of the two processes of `recover`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Part {
-    /// The database.
+    /// Database to work on.
     #[arg(long)]
     database: Place,
-    /// Said back on the first line, so that whoever kills knows whom.
+    /// Name that the process prints on its first line, so that the parent kills the right one.
     #[arg(long)]
     name: String,
-    /// How many runs there are.
+    /// Number of runs to work on.
     #[arg(long)]
     runs: u64,
-    /// Goes on with what the killed process has left.
+    /// Continues the runs that the killed process has left.
     #[arg(long)]
     resume: bool,
 }
 
-/// What one kill and restart came to, in milliseconds from the second process's start.
+/// The figures of one kill and restart. Times are in milliseconds from the kill, `engine_first_resumed` from the start
+/// of the engine.
 #[derive(Debug, Default)]
 struct Round {
     in_flight: u64,
@@ -126,7 +127,8 @@ fn line(runs: u64, rounds: &[Round]) -> Value {
 fn one_round(runtime: &Runtime, kind: StoreKind, runs: u64, after: Duration) -> Result<Round, String> {
     let site = Site::new(kind)?;
     let place = site.place(runtime, "runs")?;
-    // On a server the other process is there already; a file has one owner, and the next one starts after it.
+    // On PostgreSQL the second process is already running. An SQLite file has one owner, so there it starts after the
+    // kill.
     let other = match kind {
         StoreKind::Sqlite => None,
         StoreKind::Postgres => Some(second(&place, runs)?),
@@ -152,7 +154,7 @@ fn arguments(database: &Place, runs: u64, resume: bool) -> Vec<String> {
     arguments
 }
 
-/// Lets a process work on all the runs at once, and kills it in the middle of them; gives how many it worked on.
+/// Lets a process work on all runs at once, kills it `after` that, and returns the number of active runs.
 fn work_and_die(database: &Place, runs: u64, after: Duration) -> Result<u64, String> {
     let mut victim = Victim::start("first", &arguments(database, runs, false))?;
     loop {
@@ -166,14 +168,18 @@ fn work_and_die(database: &Place, runs: u64, after: Duration) -> Result<u64, Str
     }
 }
 
-/// Starts the process that goes on, and waits until it is there.
+/// Starts the process that continues the runs, and waits until it is ready.
 fn second(database: &Place, runs: u64) -> Result<Victim, String> {
     let mut process = Victim::start("second", &arguments(database, runs, true))?;
-    let line = process.line()?.ok_or("the second process ended before it began")?;
-    if line == "ready" { Ok(process) } else { Err(format!("the second process said `{line}`")) }
+    let line = process.line()?.ok_or("the second process ended before it was ready")?;
+    if line == "ready" {
+        Ok(process)
+    } else {
+        Err(format!("unexpected output of the second process: `{line}`"))
+    }
 }
 
-/// Notes when the process that goes on says what.
+/// Records the times of the reports of the second process.
 fn resumed(mut process: Victim, begin: Instant) -> Result<Round, String> {
     let mut round = Round::default();
     let ms = || begin.elapsed().as_secs_f64() * 1e3;
@@ -188,9 +194,9 @@ fn resumed(mut process: Victim, begin: Instant) -> Result<Round, String> {
             "all" => round.all_resumed = ms(),
             "rss" => {
                 round.all_finished = ms();
-                round.rss_mb = value.parse().map_err(|_| format!("no number: {line}"))?;
+                round.rss_mb = value.parse().map_err(|_| format!("not a number: {line}"))?;
             }
-            _ => return Err(format!("the second process said `{line}`")),
+            _ => return Err(format!("unexpected output of the second process: `{line}`")),
         }
     }
     process.end()?;
@@ -199,17 +205,17 @@ fn resumed(mut process: Victim, begin: Instant) -> Result<Round, String> {
 
 fn number_after(line: &str, word: &str) -> Result<u64, String> {
     let number = line.strip_prefix(word).and_then(|rest| rest.trim().parse().ok());
-    number.ok_or_else(|| format!("the process under test said `{line}`, not `{word}` and a number"))
+    number.ok_or_else(|| format!("the process under test printed `{line}`, expected `{word}` and a number"))
 }
 
-/// What both processes do: one until it is killed, the other until all runs have ended.
+/// Runs one of the two processes: the first until it is killed, the second until all runs have ended.
 pub(crate) fn part(part: &Part) -> Result<(), String> {
     introduce(&part.name)?;
     let runtime = crate::runtime()?;
     if part.resume { runtime.block_on(go_on(part)) } else { runtime.block_on(work(part)) }
 }
 
-/// Keeps all runs in flight: every action takes a while, and the last one of a run does not end.
+/// Keeps all runs active: every action takes a while, and the last action of a run never ends.
 async fn work(part: &Part) -> Result<(), String> {
     let working = Arc::new(AtomicU64::new(0));
     let counted = working.clone();
@@ -247,7 +253,7 @@ async fn work(part: &Part) -> Result<(), String> {
     }
 }
 
-/// What the second process has seen.
+/// The progress that the second process has observed.
 #[derive(Default)]
 struct Seen {
     resumed: Mutex<HashSet<RunId>>,
@@ -256,7 +262,7 @@ struct Seen {
     end: Notify,
 }
 
-/// Goes on with the runs, says when it did, and ends when they have.
+/// Continues the runs, reports the progress, and exits when all runs have completed.
 async fn go_on(part: &Part) -> Result<(), String> {
     let seen = Arc::new(Seen::default());
     let (runs, counted) = (part.runs, seen.clone());

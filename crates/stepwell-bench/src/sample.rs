@@ -1,4 +1,4 @@
-//! Times of single operations, and what is said about many of them.
+//! Measured times of single operations, and statistics over them.
 
 use std::time::{Duration, Instant};
 
@@ -8,28 +8,28 @@ use tokio::runtime::Runtime;
 use crate::StoreKind;
 use crate::site::Site;
 
-/// How to measure: ours and the bare loop in alternating slices.
+/// Options of workloads that measure ours and the baseline in alternating slices.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Alternating {
-    /// Where to measure.
+    /// Database to measure on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Alternating slices of each kind; at least five, because a single pair lies by up to 40 %.
+    /// Number of alternating slices of each kind. Use at least five: a single pair can be wrong by up to 40 %.
     #[arg(long, default_value_t = 7)]
     slices: usize,
     /// Length of a slice in milliseconds.
     #[arg(long, default_value_t = 1_500)]
     slice_ms: u64,
-    /// A quick run that shows that everything works, not how fast it is.
+    /// Runs one slice of 200 ms, to show that the workload works; the figures mean nothing.
     #[arg(long)]
     short: bool,
-    /// JSON lines only; without it a sentence for each measurement is written to standard error too.
+    /// Prints the JSON lines only, no summary of each measurement on standard error.
     #[arg(long)]
     json: bool,
 }
 
 impl Alternating {
-    /// One measurement for each number of callers at a time, and a line for each.
+    /// Measures once for each number in `callers`, and prints one line each.
     pub(crate) fn each(
         &self,
         callers: &[usize],
@@ -55,7 +55,7 @@ impl Alternating {
     }
 }
 
-/// What one slice of a measurement saw.
+/// The measurements of one slice. `times_us` has one entry per operation, in microseconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slice {
     pub(crate) times_us: Vec<f64>,
@@ -68,7 +68,7 @@ impl Slice {
     }
 }
 
-/// The value below which this part of the values lies; 0 if there are none.
+/// Returns the value below which the fraction `part` of the values lies, or 0 without values.
 pub(crate) fn quantile(values: &mut [f64], part: f64) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -78,12 +78,11 @@ pub(crate) fn quantile(values: &mut [f64], part: f64) -> f64 {
     values[at]
 }
 
-/// The middle value.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     quantile(&mut values, 0.5)
 }
 
-/// Slices of ours and of the bare loop, in pairs.
+/// Slices of ours and of the baseline, in pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
     ours: Vec<Slice>,
@@ -96,7 +95,7 @@ impl Pairs {
         self.raw.push(raw);
     }
 
-    /// What is said about them; the ratio is the median of the pairs'.
+    /// Returns the statistics as JSON. The ratio is the median of the ratios of the pairs.
     pub(crate) fn line(&self, workload: &str) -> Value {
         let times = |slices: &[Slice]| {
             slices.iter().flat_map(|slice| slice.times_us.iter().copied()).collect::<Vec<_>>()
@@ -119,12 +118,12 @@ impl Pairs {
     }
 }
 
-/// Three digits after the point.
+/// Rounds to three decimal places.
 pub(crate) fn round(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
-/// Runs tasks side by side and puts their times together.
+/// Runs tasks concurrently and merges their times.
 pub(crate) fn gather<F>(runtime: &Runtime, tasks: impl Iterator<Item = F>) -> Result<Slice, String>
 where
     F: Future<Output = Result<Vec<f64>, String>> + Send + 'static,
@@ -145,7 +144,7 @@ mod tests {
     use super::{median, quantile};
 
     #[test]
-    fn quantiles_are_values_that_were_seen() {
+    fn quantile_is_one_of_the_values() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(quantile(&mut [5.0, 1.0, 2.0, 3.0, 4.0], 0.99), 5.0);
         assert_eq!(quantile(&mut [], 0.5), 0.0);

@@ -1,5 +1,5 @@
-//! The `scanner` workload: a mail scanner that follows every link it finds, again and again, with every method that should change
-//! nothing; then each link is answered by the person it was for.
+//! The `scanner` workload: a simulated mail scanner follows every answer link repeatedly with all methods that must
+//! change nothing. Then each link is answered once with a form.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,28 +20,28 @@ use crate::flows::ring;
 use crate::site::{Place, Site};
 
 const WORKFLOW: &str = "confirm";
-/// Names that scanners and link previews go by.
+/// User agents of scanners and link previews.
 const SCANNERS: [&str; 4] = ["Mozilla/5.0 (link check)", "preview/1.0", "mail-gateway/7", ""];
 
-/// How much to try.
+/// Options of the `scanner` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Links of each strategy.
+    /// Number of links of each strategy.
     #[arg(long, default_value_t = 200)]
     links: usize,
-    /// How often each is followed by each method.
+    /// Number of times that each link is followed.
     #[arg(long, default_value_t = 5)]
     times: usize,
-    /// A planted bug: the scanner sends forms too. It must be found, or this proves nothing.
+    /// Plants a bug: the scanner also submits forms. The workload must detect the changes.
     #[arg(long)]
     plant: bool,
-    /// Fewer of all.
+    /// Uses 4 links, followed twice, only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
@@ -79,15 +79,15 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         "seconds": begin.elapsed().as_secs(),
     });
     println!("{line}");
-    // A sealed token works again until it expires.
+    // A sealed token stays valid until it expires; handles and durable runs accept one answer.
     let (all, used) = (3 * links as u64, 2 * links as u64);
     match total.changed == 0 && total.odd == 0 && total.answered == all && total.gone == used {
         true => Ok(()),
-        false => Err("somebody who only looked has changed something".to_owned()),
+        false => Err("following a link changed something, or a link was not answered as expected".to_owned()),
     }
 }
 
-/// What the scanner and the people after it saw.
+/// Counts of the scanner's requests and of the answers after them.
 #[derive(Debug, Default)]
 struct Seen {
     requests: u64,
@@ -107,7 +107,7 @@ impl Seen {
     }
 }
 
-/// Everything that a look could change.
+/// All rows that following a link could change.
 #[derive(Debug, PartialEq)]
 struct Rows {
     handles: Vec<HandleRow>,
@@ -128,14 +128,14 @@ async fn scan(
         .strategy("sealed", Sealed::new())
         .strategy("handle", Handle::new())
         .strategy("durable", Durable::new())
-        .begin_with(strategy)
+        .default_strategy(strategy)
         .build()
         .map_err(|error| error.to_string())?;
     let mut paths = Vec::new();
     for _ in 0..links {
         let begun =
             flows.start(Start::new(WORKFLOW).input(&json!({}))).await.map_err(|error| error.to_string())?;
-        paths.push(format!("/l/{}", begun.token.ok_or("a flow that waits has no token")?));
+        paths.push(format!("/l/{}", begun.token.ok_or("a waiting flow returned no token")?));
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|error| error.to_string())?;
     let address = listener.local_addr().map_err(|error| error.to_string())?.to_string();
@@ -154,7 +154,7 @@ async fn scan(
     Ok(seen)
 }
 
-/// Follows every link by every method, so many at a time.
+/// Follows every link `times` times with each method; the requests of one link are concurrent.
 async fn follow(address: &Arc<String>, paths: &[String], times: usize, plant: bool) -> Result<Seen, String> {
     let mut seen = Seen::default();
     for path in paths {
@@ -183,7 +183,7 @@ async fn follow(address: &Arc<String>, paths: &[String], times: usize, plant: bo
     Ok(seen)
 }
 
-/// One request on a connection of its own; gives the whole answer.
+/// Sends one request on its own connection and returns the whole response.
 async fn ask(address: &str, method: &str, path: &str, agent: &str) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{method} {address}: {error}");
     let mut stream = TcpStream::connect(address).await.map_err(failed)?;

@@ -1,11 +1,12 @@
-//! What is committed: a run whose state has about 1 KB, of which each step rewrites about 200 bytes to random text.
+//! The data of commit workloads: a run with about 1 KB of state, of which each step replaces about 200 bytes with
+//! random text.
 
 use bytes::Bytes;
-use stepwell_core::{DefinitionHash, Entry, Name, RunId, Timestamp};
-use stepwell_store::{Commit, CommitId, Head, NewRun, NextState, Ownership, ProcessId, Status, Step};
+use stepwell_core::{DefinitionHash, HistoryEntry, Name, RunId, Timestamp};
+use stepwell_store::{Commit, CommitId, Head, NewRun, NextState, Ownership, ProcessId, RunUpdate, Status};
 use uuid::Uuid;
 
-/// A small generator of random numbers; the same seed gives the same numbers.
+/// A small deterministic random number generator: the same seed gives the same numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -23,7 +24,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// An id that sorts by the time it was made, as the engine's do.
+    /// Returns an id that sorts by creation order like the ids of the engine.
     pub(crate) fn id(&mut self, counter: u64) -> Uuid {
         Uuid::from_u128((u128::from(counter) << 64) | u128::from(self.next()))
     }
@@ -33,7 +34,7 @@ const FIELDS: usize = 5;
 const FIELD_BYTES: usize = 190;
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// About 200 bytes of text that no compressor makes smaller by much.
+/// Returns about 200 bytes of text that hardly compresses.
 pub(crate) fn random_text(random: &mut Random) -> String {
     let mut text = String::with_capacity(FIELD_BYTES);
     while text.len() < FIELD_BYTES {
@@ -46,7 +47,7 @@ pub(crate) fn random_text(random: &mut Random) -> String {
     text
 }
 
-/// The state of one run: five fields, one of which each step rewrites.
+/// The state of one run: five fields, of which each step rewrites one.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     fields: [Vec<u8>; FIELDS],
@@ -55,14 +56,14 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state a run begins with; everything after follows from the seed.
+    /// Returns the initial state of a run. All later states follow from the seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut state = State { fields: Default::default(), random: Random::new(seed), version: 0 };
         (0..FIELDS).for_each(|field| state.rewrite(field));
         state
     }
 
-    /// The next state.
+    /// Advances to the next state.
     pub(crate) fn step(&mut self) {
         self.version += 1;
         self.rewrite(self.version as usize % FIELDS);
@@ -72,7 +73,7 @@ impl State {
         self.fields[field] = random_text(&mut self.random).into_bytes();
     }
 
-    /// The state as JSON, as it is committed.
+    /// Returns the state as the JSON that is committed.
     pub(crate) fn bytes(&self) -> Bytes {
         let mut out = Vec::with_capacity(1_100);
         out.extend_from_slice(b"{\"version\":");
@@ -89,10 +90,9 @@ impl State {
     }
 }
 
-/// The process that owns the runs.
 pub(crate) const PROCESS: ProcessId = ProcessId(Uuid::from_u128(7));
 
-/// Commits that begin and move runs as the engine's do.
+/// A generator of commits that create and advance runs like the engine does.
 #[derive(Debug)]
 pub(crate) struct Script {
     ids: Random,
@@ -120,7 +120,7 @@ impl Script {
     }
 
     fn next_state(&self, state: &State, at: Timestamp, action: &str) -> NextState {
-        let entry = Entry {
+        let entry = HistoryEntry {
             version: state.version,
             action: action.to_owned(),
             at,
@@ -131,12 +131,13 @@ impl Script {
             input: None,
             output: None,
             duration_us: Some(0),
+            actor: None,
         };
         let entry = serde_json::to_vec(&entry).expect("a history entry is plain data").into();
         NextState { state: state.bytes(), entry, places: self.places.clone() }
     }
 
-    /// A run begins, owned and due.
+    /// Returns the commit that creates a run, owned and due.
     pub(crate) fn create(&mut self, run: RunId, state: &State, at: Timestamp) -> Commit {
         let mut commit = self.commit(at);
         commit.create.push(NewRun {
@@ -150,24 +151,24 @@ impl Script {
             owner: Some(PROCESS),
             parent: None,
             root: run,
-            attempt: None,
+            ledger: None,
             open: Vec::new(),
             shadows: Vec::new(),
         });
         commit
     }
 
-    /// A run moves on, as the step of its owner.
+    /// Returns the commit that advances a run by one step of its owner.
     pub(crate) fn step(&mut self, head: Head, state: &State, at: Timestamp) -> Commit {
         let mut commit = self.commit(at);
-        commit.step = Some(Step {
+        commit.step = Some(RunUpdate {
             fence: Some(head.fence),
             in_order: false,
             next: vec![self.next_state(state, at, "__auto:work")],
             status: head.status,
             wake: head.wake,
             owner: Ownership::Keep,
-            attempt: None,
+            ledger: None,
             definition: None,
             take: Vec::new(),
             open: Vec::new(),

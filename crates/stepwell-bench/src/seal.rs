@@ -1,5 +1,5 @@
-//! The `seal` workload: states are sealed into tokens and opened again, and the token library does the same with the same
-//! plaintext, in alternating slices.
+//! The `seal` workload: seals states into tokens and opens them again, in slices that alternate with the token library
+//! on the same plaintext.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,22 +18,22 @@ use tokio::runtime::Runtime;
 use crate::flows::{self, WORKFLOW, context};
 use crate::sample::{Pairs, Slice, median, round};
 
-/// How to measure.
+/// Options of the `seal` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Bytes of context; one measurement each, without and with compression.
+    /// Context sizes in bytes, comma-separated; two measurements each, without and with compression.
     #[arg(long, value_delimiter = ',', default_value = "200,1000,8000")]
     bytes: Vec<usize>,
-    /// Alternating slices of each kind.
+    /// Number of alternating slices of each kind.
     #[arg(long, default_value_t = 9)]
     slices: usize,
     /// Length of a slice in milliseconds.
     #[arg(long, default_value_t = 500)]
     slice_ms: u64,
-    /// A quick run that shows that everything works, not how fast it is.
+    /// Runs one slice of 50 ms, to show that the workload works; the figures mean nothing.
     #[arg(long)]
     short: bool,
-    /// JSON lines only.
+    /// Prints the JSON lines only, no summary on standard error.
     #[arg(long)]
     json: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         for line in [&plain, &packed] {
             if !options.json {
                 eprintln!(
-                    "{bytes} bytes{}: {} sealed and opened/s, {} of the library alone; {} resumes/s, token of {} bytes",
+                    "{bytes} bytes{}: {} sealed and opened/s, {} times the library alone; {} resumes/s, token of {} bytes",
                     if line["compressed"] == true { ", compressed" } else { "" },
                     line["per_s"],
                     line["ratio"],
@@ -78,7 +78,7 @@ fn measure(
     let flows = flows::flows(&engine, strategy)?;
     let start = Start::new(WORKFLOW).input(&context(bytes, 7));
     let begun = runtime.block_on(flows.start(start)).map_err(|error| error.to_string())?;
-    let token = begun.token.ok_or("a flow that waits has no token")?;
+    let token = begun.token.ok_or("a waiting flow returned no token")?;
     let snapshot = runtime.block_on(flows.open(&token)).map_err(|error| error.to_string())?;
     let library = Library::new(&snapshot)?;
     let (mut pairs, mut resumed) = (Pairs::default(), Vec::new());
@@ -97,7 +97,7 @@ fn measure(
     Ok(line)
 }
 
-/// Sealed and opened, one after the other.
+/// Measures sealing a state and opening it again.
 async fn ours(flows: &Flows, strategy: &str, snapshot: &Snapshot, length: Duration) -> Result<Slice, String> {
     let mut times = Vec::new();
     let begin = Instant::now();
@@ -107,13 +107,13 @@ async fn ours(flows: &Flows, strategy: &str, snapshot: &Snapshot, length: Durati
         let opened = flows.open(&token).await.map_err(|error| error.to_string())?;
         times.push(started.elapsed().as_secs_f64() * 1e6);
         if *opened != *snapshot {
-            return Err("a state that was sealed came back as another".to_owned());
+            return Err("the opened state differs from the sealed one".to_owned());
         }
     }
     Ok(Slice { times_us: times, elapsed: begin.elapsed() })
 }
 
-/// The whole of it: opened, moved on, sealed again.
+/// Measures whole resumes: open the token, advance the flow, seal the new state.
 async fn resumes(flows: &Flows, token: &str, length: Duration) -> Result<Slice, String> {
     let mut times = Vec::new();
     let begin = Instant::now();
@@ -123,19 +123,19 @@ async fn resumes(flows: &Flows, token: &str, length: Duration) -> Result<Slice, 
             flows.resume(Resume::new(token).outcome("GO")).await.map_err(|error| error.to_string())?;
         times.push(started.elapsed().as_secs_f64() * 1e6);
         if answer.token.is_none() {
-            return Err("a flow that waits has no token".to_owned());
+            return Err("a waiting flow returned no token".to_owned());
         }
     }
     Ok(Slice { times_us: times, elapsed: begin.elapsed() })
 }
 
-/// The token library by itself, on the plaintext that ours has.
+/// The baseline: the token library on the same plaintext.
 struct Library {
     key: SymmetricKey<V4>,
     text: String,
 }
 
-/// As long as those of ours.
+/// Footer and implicit assertion of the same length as ours.
 const FOOTER: &[u8] = b"bench.rAAAAAAAAAAAAAAAAAAAAAA.pauses";
 const BOUND: &[u8] = b"stepwell flow\0plain\0rAAAAAAAAAAAAAAAAAAAAAA.pauses";
 
@@ -159,7 +159,7 @@ impl Library {
             let opened = opened.map_err(|error| failed(&error))?;
             times.push(started.elapsed().as_secs_f64() * 1e6);
             if opened.payload() != self.text {
-                return Err("the token library gave back something else".to_owned());
+                return Err("the token library returned a different plaintext".to_owned());
             }
         }
         Ok(Slice { times_us: times, elapsed: begin.elapsed() })

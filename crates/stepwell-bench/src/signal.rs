@@ -1,5 +1,4 @@
-//! The `signal` workload: runs that wait for a signal and then end by themselves, and the bare loop, in alternating
-//! slices.
+//! The `signal` workload: signals runs that wait for it and then complete, in slices that alternate with the bare loop.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +14,10 @@ use crate::sample::{Alternating, Pairs, Slice, gather};
 use crate::site::{Place, Site};
 use crate::ten_step::{STEPS, State};
 
-/// How to measure.
+/// Options of the `signal` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Runs in flight; one measurement each.
+    /// Numbers of concurrent runs, comma-separated; one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "64,1")]
     in_flight: Vec<usize>,
     #[command(flatten)]
@@ -28,7 +27,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     options.measured.each(&options.in_flight, measure, |in_flight, line| {
         format!(
-            "{in_flight} in flight: {} completions/s, {} of the bare loop's commits; {} µs from signal to result",
+            "{in_flight} concurrent: {} completions/s, {} times the bare loop's commits; {} µs from signal to result",
             line["completions_per_s"], line["ratio"], line["p50_us"]
         )
     })
@@ -66,7 +65,7 @@ fn measure(
     Ok(line)
 }
 
-/// Waits for a signal; what comes after it needs nobody.
+/// Returns a workflow that waits for a signal and then completes automatically.
 fn definition() -> Result<Definition, String> {
     let spec = Spec::new("signal").wait("waiting", "GO").signal("GO").end("done");
     spec.auto("finish", "waiting", "done").build().map_err(|problems| problems.to_string())
@@ -77,7 +76,7 @@ async fn open(place: &Place) -> Result<Engine, String> {
     builder.start().await.map_err(|error| error.to_string())
 }
 
-/// Every worker starts a run with 1 KB of state, signals it and waits for its result; timed from signal to result.
+/// Starts runs with 1 KB of state, signals them and waits for their results. Measures the time from signal to result.
 fn ours_slice(
     runtime: &Runtime,
     engine: &Engine,
@@ -97,9 +96,9 @@ fn ours_slice(
                 let run = engine.start(wanted).await.map_err(|error| error.to_string())?;
                 let sent = Instant::now();
                 let signal = Signal::new("GO").with(&json!({"by": worker}));
-                let came_to = run.signal(signal).await.map_err(|error| error.to_string())?;
-                if came_to != Signalled::Taken {
-                    return Err(format!("a run that waits for the signal did not take it: {came_to:?}"));
+                let value = run.signal(signal).await.map_err(|error| error.to_string())?;
+                if value != Signalled::Consumed {
+                    return Err(format!("a run that waits for the signal did not consume it: {value:?}"));
                 }
                 run.result().await.map_err(|error| error.to_string())?;
                 times.push(sent.elapsed().as_secs_f64() * 1e6);

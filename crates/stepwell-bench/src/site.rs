@@ -1,4 +1,4 @@
-//! Where a workload runs: a folder or a PostgreSQL server, and places for stores in it.
+//! The databases of a workload: files in a folder, or schemas on a PostgreSQL server.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use stepwell_postgres::cluster::Cluster;
-use stepwell_postgres::ground::Ground;
+use stepwell_postgres::test_schema::TestSchema;
 use tokio::runtime::Runtime;
 
 use crate::StoreKind;
 use crate::machine;
 
-/// The URL of the external server that workloads on PostgreSQL use instead of starting their own.
+/// URL of the external server that PostgreSQL workloads use instead of starting their own.
 static EXTERNAL: OnceLock<String> = OnceLock::new();
 
 /// Makes every later [`Site`] on PostgreSQL use an external server.
@@ -21,9 +21,9 @@ pub(crate) fn use_external(url: String) {
     let _ = EXTERNAL.set(url);
 }
 
-/// A folder, and a server where one is needed; both are gone when this is dropped, but for an external server.
+/// A temporary folder and, if needed, a server. Dropping it removes both, except an external server.
 pub(crate) struct Site {
-    // Before the folder, so that it is stopped before.
+    // Declared before the folder, so that the server stops before the folder is removed.
     server: Server,
     folder: tempfile::TempDir,
 }
@@ -49,7 +49,7 @@ impl Site {
         self.folder.path()
     }
 
-    /// The server if it is this process's own, so that it may be killed.
+    /// Returns the server if this process has started it, so that it may be killed.
     pub(crate) fn cluster(&mut self) -> Option<&mut Cluster> {
         match &mut self.server {
             Server::Own(cluster) => Some(cluster),
@@ -57,33 +57,35 @@ impl Site {
         }
     }
 
-    /// A place for a store of this name.
+    /// Creates a place for a store of this name.
     pub(crate) fn place(&self, runtime: &Runtime, name: &str) -> Result<Place, String> {
         match &self.server {
             Server::None => Ok(Place::Sqlite(self.folder.path().join(name).with_extension("sqlite"))),
-            Server::Own(cluster) => Ok(Place::Postgres(runtime.block_on(Ground::new(cluster))?)),
-            Server::External(url) => Ok(Place::Postgres(runtime.block_on(Ground::external(url))?)),
+            Server::Own(cluster) => Ok(Place::Postgres(runtime.block_on(TestSchema::new(cluster))?)),
+            Server::External(url) => Ok(Place::Postgres(runtime.block_on(TestSchema::external(url))?)),
         }
     }
 }
 
-/// What a server is usually given, and nothing that makes it forget.
+/// Common server settings; none of them weakens durability.
 const SETTINGS: &[(&str, &str)] =
     &[("shared_buffers", "256MB"), ("max_wal_size", "4GB"), ("max_connections", "200")];
 
-/// Where a store is; as a text it can be told to another process.
+/// The location of a store. Its text form can be passed to another process.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     Sqlite(PathBuf),
-    Postgres(Ground),
+    Postgres(TestSchema),
 }
 
 impl Place {
-    /// Bytes that what is in it takes, when nobody has it open.
+    /// Returns the size of the stored data in bytes. No process may have the store open.
     pub(crate) async fn bytes(&self) -> Result<u64, String> {
         match self {
             Place::Sqlite(path) => machine::pages_in_use(path),
-            Place::Postgres(ground) => machine::relations(ground.admin(), ground.schema()).await,
+            Place::Postgres(test_schema) => {
+                machine::relations(test_schema.admin(), test_schema.schema()).await
+            }
         }
     }
 }
@@ -92,7 +94,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            Place::Postgres(ground) => write!(f, "postgres:{}", ground.text()),
+            Place::Postgres(test_schema) => write!(f, "postgres:{}", test_schema.text()),
         }
     }
 }
@@ -101,10 +103,12 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Place, String> {
-        let unknown = || format!("`{text}` is no place for a store");
+        let unknown = || format!("`{text}` is not a store: use `sqlite:PATH` or `postgres:…`");
         match text.split_once(':').ok_or_else(unknown)? {
             ("sqlite", path) => Ok(Place::Sqlite(path.into())),
-            ("postgres", ground) => Ground::from_text(ground).map(Place::Postgres).ok_or_else(unknown),
+            ("postgres", test_schema) => {
+                TestSchema::from_text(test_schema).map(Place::Postgres).ok_or_else(unknown)
+            }
             _ => Err(unknown()),
         }
     }

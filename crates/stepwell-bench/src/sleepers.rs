@@ -1,11 +1,11 @@
-//! The `sleepers` workload: many runs that sleep and wake over a time; what they cost while they sleep, and how late
-//! they are.
+//! The `sleepers` workload: many runs sleep and wake over a period. Measures their cost while they sleep, and how late
+//! they wake.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stepwell::core::spec::{Transition, Trigger};
+use stepwell::core::spec::{Transition, TransitionTrigger};
 use stepwell::core::{Definition, RunId, Spec, Timestamp};
 use stepwell::store::Status;
 use stepwell::{ActionError, Clock, Cx, Engine, Host, Start, SystemClock};
@@ -19,38 +19,38 @@ use crate::sample::{quantile, round};
 use crate::site::Site;
 use crate::watched::Watched;
 
-/// Starts under way at a time.
+/// Number of concurrent starts.
 const STARTERS: u64 = 64;
-/// How long to wait for those that are late.
+/// Time to wait for late runs after the last one is due.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How to measure.
+/// Options of the `sleepers` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to measure.
+    /// Database to measure on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Runs that sleep.
+    /// Number of sleeping runs.
     #[arg(long, default_value_t = 100_000)]
     runs: u64,
-    /// Seconds over which they wake, evenly.
+    /// Period in seconds over which the runs wake, evenly spread.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Seconds that starting them may take.
+    /// Time in seconds until the first run is due; all starts must be done by then.
     #[arg(long, default_value_t = 60)]
     start_seconds: u64,
-    /// An action runs before a sleeper's transition is committed.
+    /// Runs an action before the wake-up is committed.
     #[arg(long)]
     with_action: bool,
-    /// A quick run that shows that everything works, not what it costs.
+    /// Uses 2,000 runs that wake within 2 seconds, to show that the workload works; the figures mean nothing.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// Who sleeps until when.
+/// The due times of all sleepers.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     runs: u64,
@@ -59,7 +59,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// When a sleeper is due: not in the order in which they were started.
+    /// Returns the due time of a sleeper. Sleepers are not due in the order of their starts.
     fn due(self, number: u64) -> Timestamp {
         let slot = number.wrapping_mul(7_919) % self.runs;
         Timestamp::from_micros(self.first.micros() + (slot * self.spread_us / self.runs) as i64)
@@ -70,7 +70,7 @@ impl Plan {
     }
 }
 
-/// How late each sleeper's transition was on disk, in microseconds.
+/// Delay between the due time of each sleeper and its durable commit, in microseconds.
 type Lags = Arc<Mutex<Vec<i64>>>;
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
@@ -114,7 +114,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 }
 
 fn definition(with_action: bool) -> Result<Definition, String> {
-    let wake = Transition::new("wake", "asleep", "awake").on(Trigger::Until("context.due".to_owned()));
+    let wake =
+        Transition::new("wake", "asleep", "awake").on(TransitionTrigger::Until("context.due".to_owned()));
     let wake = if with_action { wake.action("stir") } else { wake };
     let spec = Spec::new("sleeper").step("asleep").end("awake").transition(wake);
     spec.build().map_err(|problems| problems.to_string())
@@ -160,14 +161,12 @@ fn start_all(runtime: &Runtime, engine: &Engine, plan: Plan) -> Result<(), Strin
         runtime.block_on(starter).map_err(|error| error.to_string())??;
     }
     if engine.now() >= plan.first {
-        return Err(
-            "starting them took so long that the first were due before: give more --start-seconds".to_owned()
-        );
+        return Err("the first run was due before all runs were started: raise --start-seconds".to_owned());
     }
     Ok(())
 }
 
-/// Watches them sleep and wake.
+/// Measures memory, processor time and delays until all runs have woken.
 async fn watch(plan: Plan, clock: &SystemClock, lags: &Lags) -> Result<Value, String> {
     let woken = || lags.lock().unwrap_or_else(PoisonError::into_inner).len() as u64;
     let rss_mb = resident_mb()?;

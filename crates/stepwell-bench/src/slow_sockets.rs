@@ -1,4 +1,5 @@
-//! Holds many sockets that say nothing, or a little now and then, and looks how everybody else fares and when they are closed.
+//! The `slow-sockets` workload: opens many sockets that send nothing or very little. Measures how other clients are
+//! served, and when the server closes the sockets.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,29 +13,29 @@ use tokio::runtime::Runtime;
 use crate::sample::{gather, quantile, round};
 use crate::web::{Connection, Program, prepare, request};
 
-/// How hard it is tried.
+/// Options of the `slow-sockets` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The program to try.
+    /// Path of the `stepwell` program to test.
     #[arg(long, value_parser = crate::web::program)]
     stepwell: PathBuf,
-    /// Sockets that are held.
+    /// Number of slow sockets.
     #[arg(long, default_value_t = 2_000)]
     sockets: usize,
-    /// Clients that behave.
+    /// Number of well-behaved clients.
     #[arg(long, default_value_t = 8)]
     clients: usize,
-    /// Milliseconds for which those are measured, before and meanwhile.
+    /// Time in milliseconds for which the well-behaved clients are measured, before and during.
     #[arg(long, default_value_t = 5_000)]
     measured_ms: u64,
-    /// JSON only.
+    /// Prints the JSON result only, no summary on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// How long the server lets anybody take.
+/// Head and body timeout of the server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How much longer it may take to close a socket: it has many to close at once.
+/// Additional time allowed for closing a socket, because the server closes many at once.
 const SLACK: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
@@ -46,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let key = prepare(&options.stepwell, folder.path(), &settings, workflow, &runtime)?;
     let program = Program::start(&options.stepwell, folder.path())?;
     let length = Duration::from_millis(options.measured_ms);
-    // Once for nothing: what is slow the first time is not measured.
+    // A warm-up, so that slow first requests are not measured.
     requests(&runtime, program.address, &key, options.clients, length / 5)?;
     let before = requests(&runtime, program.address, &key, options.clients, length)?;
     let began = Instant::now();
@@ -78,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// How long requests of clients that behave take.
+/// Measures the requests of well-behaved clients. Returns their times in microseconds.
 fn requests(
     runtime: &Runtime,
     address: SocketAddr,
@@ -95,10 +96,10 @@ fn requests(
                 let sent = Instant::now();
                 let answer = connection.send(&request).await?;
                 if answer.status != 200 {
-                    return Err(format!("a request was answered with {}", answer.status));
+                    return Err(format!("a request got status {}", answer.status));
                 }
                 times.push(sent.elapsed().as_secs_f64() * 1e6);
-                // Everybody is asked for less than they can do: what is measured is not the queue of one's own requests.
+                // Each client sends less than it could, so that its own queue of requests is not measured.
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             Ok(times)
@@ -107,7 +108,8 @@ fn requests(
     Ok(gather(runtime, tasks)?.times_us)
 }
 
-/// A socket that says nothing, drips a head, or drips a body; gives when it was closed.
+/// Opens a socket that sends nothing, a head byte by byte, or a body byte by byte. Returns the time until it was
+/// closed.
 async fn slow(address: SocketAddr, key: String, number: usize) -> Option<Duration> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let began = Instant::now();
@@ -123,7 +125,7 @@ async fn slow(address: SocketAddr, key: String, number: usize) -> Option<Duratio
     while began.elapsed() < TIMEOUT + 2 * SLACK {
         match tokio::time::timeout(Duration::from_secs(1), stream.read(&mut buffer)).await {
             Ok(Ok(0) | Err(_)) => return Some(began.elapsed()),
-            // What it is told before it is closed.
+            // The server's response before it closes the socket.
             Ok(Ok(_)) => is_talking = false,
             Err(_) if is_talking => is_talking = stream.write_all(b" ").await.is_ok(),
             Err(_) => {}

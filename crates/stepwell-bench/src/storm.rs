@@ -1,6 +1,6 @@
-//! The `storm` workload: thousands of events, many of them more than once, while thousands of runs wait for them and five
-//! workflows are started by them, and the process that does all that is killed again and again. In the end every event has
-//! started what it had to start and has woken each run that waited for it, exactly once.
+//! The `storm` workload: sends thousands of events, many of them more than once, while thousands of runs wait for them
+//! and five workflows are triggered by them. The process that does all this is killed repeatedly. In the end every
+//! event must have started its workflows and woken each run that waited for it exactly once.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
-use stepwell::data::kv::List;
+use stepwell::data::kv::KeyList;
 use stepwell::{ActionError, Cx, Engine, Event, Start};
-use stepwell_core::{Definition, Document};
+use stepwell_core::{Definition, WorkflowSource};
 use stepwell_store::{RunQuery, Status};
 
 use crate::StoreKind;
@@ -20,22 +20,22 @@ use crate::script::Random;
 use crate::site::{Place, Site};
 
 const WAITER: &str = "waiter";
-/// Events that each run waits for, one after the other.
+/// Number of events that each run waits for, one after the other.
 const ROUNDS: u64 = 3;
 const WOKEN: &str = "woken";
 const STARTED: &str = "started";
-/// Calls that are under way at a time.
+/// Maximum number of concurrent calls.
 const AT_ONCE: usize = 64;
-/// The process that nobody kills.
+/// Name of the process that is not killed.
 const SURVIVOR: &str = "survivor";
-/// What a process says when it may be killed.
+/// Line that a process prints when it may be killed.
 const WORKS: &str = "works";
-/// What a process with the planted bug says when it has counted for a run and the run's commit is still to come.
+/// Line that a process with the planted bug prints after it has counted and before the run's commit.
 const COUNTED: &str = "counted";
-/// How long the last process has to come to the end.
+/// Time that the last process has to finish.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Takes three events of its key, and counts for each of them by itself.
+/// Takes three events of its key, and increments a counter for each of them.
 const WAITS: &str = "
 steps:
   - { id: first, type: vars.set, values: { round: 0 } }
@@ -48,17 +48,17 @@ steps:
       - { id: next, type: vars.set, values: { round: { $expr: vars.round + 1 } } }
 ";
 
-/// Is started by an event, and counts for it.
+/// Is triggered by an event, and increments a counter for it.
 const STARTS: &str = "
 trigger: { id: tick, type: event, eventName: TICK, filter: 'FILTER' }
 steps:
   - { id: own, type: action.call, action: COUNT, input: { namespace: started, key: { $expr: 'meta.workflow & \"/\" & payload.id' } } }
 ";
 
-/// Which events a workflow wants, by their numbers.
+/// Returns `true` for the numbers of the events that trigger a workflow.
 type Wants = fn(u64) -> bool;
 
-/// The workflows that events start, and which events each wants.
+/// The triggered workflows: name, filter, and the same filter in Rust.
 const STARTERS: [(&str, &str, Wants); 5] = [
     ("all", "true", |_| true),
     ("even", "event.number % 2 = 0", |number| number.is_multiple_of(2)),
@@ -67,57 +67,56 @@ const STARTERS: [(&str, &str, Wants); 5] = [
     ("none", "event.number < 0", |_| false),
 ];
 
-/// How much weather.
+/// Options of the `storm` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Events that are sent, of which three in ten have been sent before.
+    /// Number of events sent, of which three in ten are duplicates.
     #[arg(long, default_value_t = 10_000)]
     events: u64,
-    /// Runs that wait.
+    /// Number of waiting runs.
     #[arg(long, default_value_t = 2_000)]
     waiters: u64,
-    /// How many kills at most.
+    /// Maximum number of kills.
     #[arg(long, default_value_t = 20)]
     kills: u64,
-    /// A planted bug: what an event starts counts by itself instead of with its commit. It must be found, or this proves
-    /// nothing.
+    /// Plants a bug: a triggered workflow increments directly instead of with its commit. The workload must detect it.
     #[arg(long)]
     plant: bool,
-    /// Fewer of everything.
+    /// Uses 300 events, 60 runs and 5 kills only.
     #[arg(long)]
     short: bool,
-    /// JSON only; without it the progress is told on standard error.
+    /// Prints the JSON result only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
 
-/// What the victim is told.
+/// Arguments of the process that `storm` kills.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Part {
-    /// The database.
+    /// Database to work on.
     #[arg(long)]
     database: Place,
-    /// Said back on the first line, so that whoever kills knows whom.
+    /// Name that the process prints on its first line, so that the parent kills the right one.
     #[arg(long)]
     name: String,
-    /// Events that are sent.
+    /// Number of events to send.
     #[arg(long)]
     events: u64,
-    /// Runs that wait.
+    /// Number of waiting runs.
     #[arg(long)]
     waiters: u64,
-    /// The first event that nobody has heard of yet, as far as is known.
+    /// Index of the first event that is not known to be acknowledged.
     #[arg(long)]
     from: u64,
-    /// A planted bug.
+    /// Increments directly instead of with the commit (planted bug).
     #[arg(long)]
     plant: bool,
 }
 
-/// How much there is of everything.
+/// The numbers of events, waiting runs and kills.
 #[derive(Debug, Clone, Copy)]
 struct Weather {
     events: u64,
@@ -126,12 +125,12 @@ struct Weather {
 }
 
 impl Weather {
-    /// Events that are not the same as another.
+    /// Returns the number of different events.
     fn distinct(self) -> u64 {
         self.events * 7 / 10
     }
 
-    /// The numbers of the events in the order in which they are sent: each at least once, in any order.
+    /// Returns the numbers of the events in the order in which they are sent: shuffled, each at least once.
     fn order(self) -> Vec<u64> {
         let mut random = Random::new(29);
         let mut order: Vec<u64> = (0..self.distinct()).collect();
@@ -150,13 +149,13 @@ impl Weather {
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let weather = match (options.plant, options.short) {
-        // Killed where the bug shows: once is enough.
+        // The kill comes exactly where the bug shows, so that one is enough.
         (true, _) => Weather { events: 100, waiters: 20, kills: 1 },
         (false, true) => Weather { events: 300, waiters: 60, kills: 5 },
         (false, false) => Weather { events: options.events, waiters: options.waiters, kills: options.kills },
     };
     if weather.distinct() < weather.waiters * ROUNDS {
-        return Err(format!("{} runs need more --events: three different ones each", weather.waiters));
+        return Err(format!("{} runs need three different events each: raise --events", weather.waiters));
     }
     let runtime = crate::runtime()?;
     let site = Site::new(options.store)?;
@@ -216,16 +215,17 @@ fn judge(line: &Value, weather: Weather, killed: u64) -> Result<(), String> {
     ];
     for (name, count) in expected {
         if line[name] != count {
-            return Err(format!("`{name}` is {} instead of {count}", line[name]));
+            return Err(format!("`{name}` is {}, expected {count}", line[name]));
         }
     }
     if killed == 0 {
-        return Err("the work was done before the first kill: give more --events".to_owned());
+        return Err("the work was finished before the first kill: raise --events".to_owned());
     }
     Ok(())
 }
 
-/// Starts a victim and kills it a while after it has given a sign; gives how far it had come, `None` = it has done everything.
+/// Starts a victim and kills it `after` it has printed `sign`. Returns the number of acknowledged events, or `None` if
+/// the work was finished.
 fn one_kill(arguments: &[String], name: &str, sign: &str, after: Duration) -> Result<Option<u64>, String> {
     let mut victim = Victim::start(name, arguments)?;
     while let Some(line) = victim.line()? {
@@ -242,14 +242,14 @@ fn one_kill(arguments: &[String], name: &str, sign: &str, after: Duration) -> Re
     Ok(None)
 }
 
-/// The victim: starts the runs that wait, sends the events and works on what comes of them.
+/// Runs the victim: starts the waiting runs, sends the events and executes what they trigger.
 pub(crate) fn part(part: &Part) -> Result<(), String> {
     introduce(&part.name)?;
     crate::runtime()?.block_on(work(part))
 }
 
 fn read(name: &str, text: &str) -> Result<Definition, String> {
-    let document = Document::read(text, Some(name)).map_err(|problems| problems.to_string())?;
+    let document = WorkflowSource::read(text, Some(name)).map_err(|problems| problems.to_string())?;
     Ok(document.definition().clone())
 }
 
@@ -271,7 +271,7 @@ async fn work(part: &Part) -> Result<(), String> {
         let engine = engine_of.clone();
         async move {
             let engine =
-                engine.get().ok_or_else(|| ActionError::new("early", "the engine is not there yet"))?;
+                engine.get().ok_or_else(|| ActionError::new("early", "the engine has not started yet"))?;
             let key = input["key"].as_str().unwrap_or_default().to_owned();
             engine.kv(STARTED).increment(&key, 1).await?;
             if is_victim {
@@ -290,7 +290,7 @@ async fn work(part: &Part) -> Result<(), String> {
     let builder = builder.with(|options| options.max_crashes = 10_000);
     let engine = builder.start().await.map_err(|error| error.to_string())?;
     let _ = own.set(engine.clone());
-    // Half of the runs wait before anything happens, the others begin while it does.
+    // Half of the runs wait before the first event, the others start while events are sent.
     let early = (0..weather.waiters / 2).map(|key| wait(&engine, key));
     all(early).await?;
     say(WORKS)?;
@@ -315,7 +315,7 @@ async fn all(calls: impl Iterator<Item = impl Future<Output = Result<(), String>
     done.into_iter().collect()
 }
 
-/// Sends the events in their order, many at a time, and says up to which one all are acknowledged.
+/// Sends the events in order, many concurrently, and prints up to which one all are acknowledged.
 async fn send_all(engine: &Engine, weather: Weather, from: u64) -> Result<(), String> {
     let order = weather.order();
     let send = |at: usize| {
@@ -340,7 +340,7 @@ async fn send_all(engine: &Engine, weather: Weather, from: u64) -> Result<(), St
     say(&format!("sent {count}"))
 }
 
-/// Waits until everything has happened that has to, and a while longer for what must not.
+/// Waits until everything expected has happened, and a while longer for unexpected results.
 async fn finish(engine: &Engine, weather: Weather) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -350,7 +350,7 @@ async fn finish(engine: &Engine, weather: Weather) -> Result<(), String> {
             break;
         }
         if Instant::now() > until {
-            return Err(format!("{woken} were woken and {started} started, and nothing more happens"));
+            return Err(format!("timeout with {woken} wake-ups and {started} starts"));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -358,7 +358,7 @@ async fn finish(engine: &Engine, weather: Weather) -> Result<(), String> {
     Ok(())
 }
 
-/// What is left.
+/// Returns the final counts.
 async fn look(place: &Place, weather: Weather) -> Result<Value, String> {
     let builder = Engine::builder(engines::open(place).await?).with(|options| options.max_runs = 0);
     let engine = builder.start().await.map_err(|error| error.to_string())?;
@@ -392,7 +392,7 @@ async fn look(place: &Place, weather: Weather) -> Result<Value, String> {
     }))
 }
 
-/// How many runs of a workflow there are, and how many of them have completed.
+/// Returns the number of runs of a workflow, and how many of them have completed.
 async fn runs_of(engine: &Engine, workflow: &str) -> Result<(u64, u64), String> {
     let (mut all, mut done, mut cursor) = (0, 0, None);
     loop {
@@ -405,20 +405,20 @@ async fn runs_of(engine: &Engine, workflow: &str) -> Result<(u64, u64), String> 
     }
 }
 
-/// What was counted in a namespace.
+/// The counters of a namespace.
 #[derive(Default)]
 struct Counted {
     keys: Vec<String>,
-    /// Keys that were counted once.
+    /// Number of keys with the value 1.
     once: u64,
-    /// What all keys come to.
+    /// Sum over all keys.
     all: u64,
 }
 
 async fn counted(engine: &Engine, namespace: &str) -> Result<Counted, String> {
     let (mut counted, mut cursor) = (Counted::default(), None);
     loop {
-        let list = List { limit: Some(200), cursor, ..List::default() };
+        let list = KeyList { limit: Some(200), cursor, ..KeyList::default() };
         let page = engine.kv(namespace).list(list).await.map_err(|error| error.to_string())?;
         for entry in page.items {
             counted.once += u64::from(entry.value == json!(1));

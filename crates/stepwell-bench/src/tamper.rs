@@ -1,5 +1,5 @@
-//! The `tamper` workload: tokens with any one bit changed, expired by a millisecond, or somebody else's are refused, all with
-//! the same answer; and what was refused can not be told from how long that took.
+//! The `tamper` workload: tokens with one changed bit, tokens expired by a millisecond and tokens of others must be
+//! refused, all with the same answer. The time of a refusal must not reveal its reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,31 +18,31 @@ use crate::flows::{self, WORKFLOW, context};
 use crate::script::Random;
 use crate::site::Site;
 
-/// Refusals under way at a time: each takes its time.
+/// Number of concurrent refusals, because each refusal is delayed.
 const AT_ONCE: usize = 2_048;
-/// Refusals that are timed at a time.
+/// Number of concurrent timed refusals.
 const TIMED_AT_ONCE: usize = 16;
 const TTL_MS: u64 = 60_000;
 
-/// How much to try.
+/// Options of the `tamper` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where handles are.
+    /// Database that keeps the handles.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Tokens every bit of which is changed, of each kind.
+    /// Number of tokens of each kind of which every bit is changed.
     #[arg(long, default_value_t = 100)]
     tokens: usize,
-    /// Refusals that are timed.
+    /// Number of timed refusals.
     #[arg(long, default_value_t = 100_000)]
     timed: usize,
-    /// A planted leak: what is expired is refused a little later. It must be found, or this proves nothing.
+    /// Plants a leak: expired tokens are refused one millisecond later. The workload must detect it.
     #[arg(long)]
     plant: bool,
-    /// Fewer of all.
+    /// Uses 3 tokens and 1,500 timed refusals only; the times are not judged.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Accepted for uniformity; the output is always JSON.
     #[arg(long)]
     json: bool,
 }
@@ -79,11 +79,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let is_even = options.short || welch.iter().all(|t| t.abs() < 4.5);
     match bits.taken == 0 && bits.told_apart == 0 && bounds.wrong.is_empty() && is_even {
         true => Ok(()),
-        false => Err("a token that is not good was taken, or told apart from another".to_owned()),
+        false => {
+            Err("an invalid token was accepted, or its refusal was distinguishable from others".to_owned())
+        }
     }
 }
 
-/// What became of tokens with one bit changed.
+/// Counts of the tokens with one changed bit.
 #[derive(Debug, Default)]
 struct Bits {
     tried: u64,
@@ -94,17 +96,17 @@ struct Bits {
 async fn bits(tokens: usize) -> Result<Bits, String> {
     let host = Host::system();
     let engine = flows::engine(Arc::new(MemoryStore::new()), host, |builder| builder).await?;
-    let flows = three(&engine)?.begin_by(|_| "plain").build().map_err(|error| error.to_string())?;
+    let flows = three(&engine)?.choose_strategy(|_| "plain").build().map_err(|error| error.to_string())?;
     let mut all = Vec::new();
     for number in 0..tokens {
-        // Sealed ones of many lengths, compressed and not, and handles.
+        // Sealed tokens of many lengths, compressed and uncompressed.
         let begun = begun(&flows, 120 + number * 3).await?;
         let snapshot = flows.open(&token(&begun)?).await.map_err(|error| error.to_string())?;
         let strategy = if number % 2 == 0 { "plain" } else { "packed" };
         all.push(flows.seal(strategy, &snapshot).map_err(|error| error.to_string())?);
     }
     let other = flows::engine(Arc::new(MemoryStore::new()), Host::system(), |builder| builder).await?;
-    let handles = three(&other)?.begin_by(|_| "handle").build().map_err(|error| error.to_string())?;
+    let handles = three(&other)?.choose_strategy(|_| "handle").build().map_err(|error| error.to_string())?;
     let mut found = Bits::default();
     for token in &all {
         change_each(&flows, token, &mut found).await;
@@ -113,7 +115,7 @@ async fn bits(tokens: usize) -> Result<Bits, String> {
         let begun = begun(&handles, 120 + number).await?;
         let token = token(&begun)?;
         change_each(&handles, &token, &mut found).await;
-        // It was good all the time.
+        // The unchanged token must still be valid.
         handles.resume(Resume::new(&token).outcome("GO")).await.map_err(|error| error.to_string())?;
     }
     Ok(found)
@@ -163,10 +165,10 @@ async fn begun(flows: &Flows, bytes: usize) -> Result<Answer, String> {
 }
 
 fn token(answer: &Answer) -> Result<String, String> {
-    answer.token.clone().ok_or_else(|| "a flow that waits has no token".to_owned())
+    answer.token.clone().ok_or_else(|| "a waiting flow returned no token".to_owned())
 }
 
-/// What became of tokens that are good elsewhere, or at another time.
+/// Results of valid tokens used in another tenant, another combination or at another time.
 #[derive(Debug, Default)]
 struct Bounds {
     tried: u64,
@@ -194,10 +196,10 @@ async fn bounds() -> Result<Bounds, String> {
         let host = Host::system().with_clock(Arc::new(clock.clone()));
         let build = |builder: stepwell::Builder| builder.workflow(other_workflow());
         let engine = flows::engine(Arc::new(MemoryStore::new()), host, build).await?;
-        let flows = three(&engine)?.begin_with(strategy).build().map_err(|error| error.to_string())?;
+        let flows = three(&engine)?.default_strategy(strategy).build().map_err(|error| error.to_string())?;
         for (off, is_good) in [(-1, true), (0, false), (1, false)] {
             let at = begun(&flows, 200).await?;
-            let expires = at.expires_at.ok_or("a token without expiry")?;
+            let expires = at.expires_at.ok_or("a token has no expiry")?;
             clock.set(Timestamp::from_micros(expires.micros() + off * 1_000));
             let answer = flows.resume(Resume::new(token(&at)?).outcome("GO")).await;
             found.expect(&format!("{strategy} {off} ms after it expired"), is_good, &answer);
@@ -207,19 +209,19 @@ async fn bounds() -> Result<Bounds, String> {
     Ok(found)
 }
 
-/// Another workflow that pauses in the same way.
+/// Returns another workflow that pauses in the same way.
 fn other_workflow() -> stepwell::core::Definition {
     let spec = stepwell::core::Spec::new("other").initial("waiting").step("waiting").end("done").signal("GO");
-    spec.on_signal("go", "waiting", "GO", "done").build().expect("a workflow of two places is right")
+    spec.on_signal("go", "waiting", "GO", "done").build().expect("a workflow of two places is valid")
 }
 
 async fn elsewhere(flows: &Flows, strategy: &str, found: &mut Bounds) -> Result<(), String> {
     let mine = begun(flows, 200).await?;
     let good = token(&mine)?;
-    let theirs = flows.for_tenant(TenantScope::vouched(TenantId::new(uuid::Uuid::from_u128(77))));
+    let theirs = flows.for_tenant(TenantScope::trusted(TenantId::new(uuid::Uuid::from_u128(77))));
     let answer = theirs.resume(Resume::new(&good).outcome("GO")).await;
     found.expect(&format!("{strategy} of another tenant"), false, &answer);
-    // The tenant, the workflow and the strategy that another token names, with this one's own part.
+    // Tokens with the strategy name or the footer of another token.
     let start = Start::new("other").input(&json!({}));
     let other = token(&flows.start(start).await.map_err(|error| error.to_string())?)?;
     for (mixed, what) in mixed(&good, &other) {
@@ -229,9 +231,9 @@ async fn elsewhere(flows: &Flows, strategy: &str, found: &mut Bounds) -> Result<
     if strategy == "handle" {
         let next = flows.resume(Resume::new(&good).outcome("GO")).await.map_err(|error| error.to_string())?;
         let answer = flows.resume(Resume::new(&good).outcome("GO")).await;
-        found.expect("a handle of a pause that is over", false, &answer);
+        found.expect("the handle of an earlier pause", false, &answer);
         let answer = flows.resume(Resume::new(token(&next)?).outcome("GO")).await;
-        found.expect("the handle of this pause", true, &answer);
+        found.expect("the handle of the current pause", true, &answer);
     } else {
         let answer = flows.resume(Resume::new(&good).outcome("GO")).await;
         found.expect("the sealed token itself", true, &answer);
@@ -239,30 +241,30 @@ async fn elsewhere(flows: &Flows, strategy: &str, found: &mut Bounds) -> Result<
     Ok(())
 }
 
-/// Tokens put together of two.
+/// Returns tokens combined from two tokens, and malformed variants of `one`.
 fn mixed(one: &str, other: &str) -> Vec<(String, &'static str)> {
     let mut all = Vec::new();
     for name in ["plain", "packed", "handle", "watch", "none", ""] {
         let raw = one.split_once('.').map_or("", |(_, raw)| raw);
         if !one.starts_with(&format!("{name}.")) {
-            all.push((format!("{name}.{raw}"), "another strategy's name"));
+            all.push((format!("{name}.{raw}"), "the name of another strategy"));
         }
     }
     let is_sealed = one.matches('.').count() > 1;
     if let (Some((body, _)), Some((_, footer)), true) =
         (one.rsplit_once('.'), other.rsplit_once('.'), is_sealed)
     {
-        all.push((format!("{body}.{footer}"), "another's footer"));
+        all.push((format!("{body}.{footer}"), "the footer of another token"));
     }
-    all.push((format!("{one}."), "a point behind it"));
-    all.push((format!("{one}A"), "a letter more"));
-    all.push((one[..one.len() - 1].to_owned(), "a letter less"));
-    all.push((one.to_uppercase(), "large letters"));
-    all.push((String::new(), "nothing in it"));
+    all.push((format!("{one}."), "a dot appended"));
+    all.push((format!("{one}A"), "a letter appended"));
+    all.push((one[..one.len() - 1].to_owned(), "the last letter removed"));
+    all.push((one.to_uppercase(), "all letters in upper case"));
+    all.push((String::new(), "an empty text"));
     all
 }
 
-/// How long refusals took, by their reason: unknown, used, expired.
+/// The times of refusals in microseconds, by reason: unknown, used, expired.
 #[derive(Debug, Default)]
 struct Times([Vec<f64>; 3]);
 
@@ -275,7 +277,7 @@ impl Times {
         crate::sample::round(crate::sample::median(self.0.concat()))
     }
 
-    /// Welch's t of each pair.
+    /// Returns Welch's t for each pair of reasons.
     fn welch(&self) -> [f64; 3] {
         let [unknown, used, expired] = &self.0;
         [welch(unknown, used), welch(unknown, expired), welch(used, expired)].map(crate::sample::round)
@@ -292,7 +294,7 @@ fn welch(a: &[f64], b: &[f64]) -> f64 {
     (mean_a - mean_b) / error.sqrt()
 }
 
-/// Refusals in an order that chance makes, so many of each kind.
+/// Measures refusals of all three kinds in random order.
 async fn timed_refusals(
     store: Arc<dyn stepwell_store::Store>,
     timed: usize,
@@ -301,7 +303,7 @@ async fn timed_refusals(
     let clock = ManualClock::new(Timestamp::from_millis(1_700_000_000_000));
     let host = Host::system().with_clock(Arc::new(clock.clone()));
     let engine = flows::engine(store, host, |builder| builder).await?;
-    let flows = three(&engine)?.begin_with("handle").build().map_err(|error| error.to_string())?;
+    let flows = three(&engine)?.default_strategy("handle").build().map_err(|error| error.to_string())?;
     let mut tokens: [Vec<String>; 3] = Default::default();
     for number in 0..300 {
         let used = token(&begun(&flows, 1_000).await?)?;
@@ -312,7 +314,7 @@ async fn timed_refusals(
         tokens[2].push(token(&begun(&flows, 1_000).await?)?);
     }
     clock.set(Timestamp::from_millis(1_700_000_000_000 + TTL_MS as i64 + 1));
-    // Something that is good beside them.
+    // A valid handle is stored next to them.
     begun(&flows, 1_000).await?;
     let tasks = (0..TIMED_AT_ONCE).map(|task| {
         let (flows, tokens) = (flows.clone(), tokens.clone());
@@ -329,7 +331,7 @@ async fn timed_refusals(
     Ok(times)
 }
 
-/// The same tenant, another secret.
+/// Returns the token with its last 40 characters, the secret, replaced.
 fn forged(token: &str, number: u64) -> String {
     let mut random = Random::new(number + 99);
     let keep = token.len() - 40;
@@ -356,7 +358,7 @@ async fn time_some(
         }
         times.0[kind].push(begin.elapsed().as_secs_f64() * 1e6);
         if answer != Err(FlowError::Gone) {
-            return Err(format!("a handle that is not good was answered with {answer:?}"));
+            return Err(format!("an invalid handle got the answer {answer:?}"));
         }
     }
     Ok(times)
@@ -367,7 +369,7 @@ mod tests {
     use super::welch;
 
     #[test]
-    fn what_is_the_same_is_not_told_apart_and_what_is_not_is() {
+    fn welch_detects_a_shifted_mean() {
         let same: Vec<f64> = (0..1_000).map(|n| f64::from(n % 10)).collect();
         let other: Vec<f64> = same.iter().map(|value| value + 1.0).collect();
         assert!(welch(&same, &same).abs() < 1e-9);

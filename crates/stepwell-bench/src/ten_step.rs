@@ -1,4 +1,4 @@
-//! The `ten-step` workload: workflows of ten durable steps, and the bare loop, in alternating slices.
+//! The `ten-step` workload: workflows of ten durable steps, in slices that alternate with the bare loop.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,19 +18,19 @@ use crate::script::{Random, random_text};
 use crate::site::{Place, Site};
 use crate::tenants;
 
-/// Durable steps of one workflow; its beginning is one commit more.
+/// Number of durable steps of one workflow. Its start is one more commit.
 pub(crate) const STEPS: usize = 10;
 
-/// How to measure.
+/// Options of the `ten-step` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Workflows in flight; one measurement each.
+    /// Numbers of concurrent workflows, comma-separated; one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "64,1")]
     in_flight: Vec<usize>,
-    /// Spread over so many tenants, against transactions of one statement each; on PostgreSQL.
+    /// Spreads the workflows over this many tenants, with single-statement transactions as baseline (PostgreSQL only).
     #[arg(long)]
     tenants: Option<usize>,
-    /// So many workflows in a row, and whether the second half of them is as fast as the first.
+    /// Runs this many workflows in two halves and compares the speed of the second half with the first.
     #[arg(long)]
     workflows: Option<usize>,
     #[command(flatten)]
@@ -43,7 +43,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             tenants::measure(runtime, site, tenants.max(1), in_flight, slices, slice)
         };
         return options.measured.each(&options.in_flight, measure, |_, line| {
-            format!("{tenants} tenants: {} steps/s, {} of the server's", line["steps_per_s"], line["ratio"])
+            format!(
+                "{tenants} tenants: {} steps/s, {} times the server's single-statement rate",
+                line["steps_per_s"], line["ratio"]
+            )
         });
     }
     if let Some(workflows) = options.workflows {
@@ -51,11 +54,17 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             halves(runtime, site, workflows.max(2), in_flight)
         };
         return options.measured.each(&options.in_flight, measure, |_, line| {
-            format!("{workflows} workflows: the second half {} as fast as the first", line["half_ratio"])
+            format!(
+                "{workflows} workflows: the second half is {} times as fast as the first",
+                line["half_ratio"]
+            )
         });
     }
     options.measured.each(&options.in_flight, measure, |in_flight, line| {
-        format!("{in_flight} in flight: {} steps/s, {} of the bare loop", line["steps_per_s"], line["ratio"])
+        format!(
+            "{in_flight} concurrent: {} steps/s, {} times the bare loop",
+            line["steps_per_s"], line["ratio"]
+        )
     })
 }
 
@@ -92,7 +101,7 @@ fn measure(
     Ok(line)
 }
 
-/// Two halves of many workflows, one after the other on the same store.
+/// Runs many workflows in two halves, one after the other on the same store.
 fn halves(runtime: &Runtime, site: &Site, workflows: usize, in_flight: usize) -> Result<Value, String> {
     let place = site.place(runtime, "ours")?;
     let bench = runtime.block_on(Bench::open(&place, in_flight))?;
@@ -115,11 +124,11 @@ fn halves(runtime: &Runtime, site: &Site, workflows: usize, in_flight: usize) ->
     }))
 }
 
-/// How long a slice goes on.
+/// The end condition of a slice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
     Time(Duration),
-    /// So many workflows of each worker.
+    /// Ends after this many workflows per worker.
     Workflows(usize),
 }
 
@@ -132,7 +141,7 @@ impl Until {
     }
 }
 
-/// Ten steps in a row, each with an action.
+/// Returns a workflow of ten steps in a row, each with an action.
 pub(crate) fn definition() -> Result<Definition, String> {
     let mut spec = Spec::new("ten-step").initial("s0");
     for step in 0..STEPS {
@@ -166,7 +175,7 @@ impl State {
     }
 }
 
-/// When the steps of the run that a worker waits for began.
+/// Start times of the steps of each worker's current run.
 pub(crate) type Began = Arc<Vec<Mutex<Vec<Instant>>>>;
 
 pub(crate) struct Bench {

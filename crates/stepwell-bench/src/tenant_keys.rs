@@ -1,8 +1,8 @@
-//! The `tenant-keys` workload: two tenants on one engine use the same run ids, keys, names and ids of everything at once, and
-//! neither may notice the other.
+//! The `tenant-keys` workload: two tenants on one engine use the same run ids, keys, names and other ids at once, and
+//! neither may see the other.
 //!
-//! While a run of one tenant is worked on, the other's run of the same id waits, is signalled and has to end. Every answer says
-//! whose it is. With the planted bug a process knows runs by their id alone, as it once did, and runs stand still.
+//! While a run of one tenant is active, the other tenant's run with the same id waits, is signalled and must end. Every
+//! result names its tenant. With the planted bug a process identifies runs by their id alone, and runs stall.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use stepwell::store::{RunQuery, Status, TenantId, TenantScope};
 use stepwell::{
     ActionError, Cx, Diagnose, Engine, Event, Operator, Poll, RemoteAction, Schedule, Signal, Start,
 };
-use stepwell_core::{Document, RunId};
+use stepwell_core::{RunId, WorkflowSource};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -21,14 +21,14 @@ use crate::StoreKind;
 use crate::engines;
 use crate::site::Site;
 
-/// Waits, does something, and says whose run it is and who has signalled it.
+/// Waits for a signal, runs an action, and returns its tenant and the sender of the signal.
 const BELL: &str = "
 steps:
   - { id: go, type: wait.signal, signal: GO }
   - { id: work, type: action.call, action: pause, input: { ms: 1 } }
   - { id: done, type: control.return, value: { whose: { $expr: payload.whose }, by: { $expr: vars.go.by } } }
 ";
-/// Has been moved more often than the other, and is then worked on for a while.
+/// Has more versions than the other run, and then runs an action for a while.
 const BUSY: &str = "
 steps:
   - { id: one, type: wait.signal, signal: WARM }
@@ -36,43 +36,43 @@ steps:
   - { id: work, type: action.call, action: pause, input: { ms: 150 } }
   - { id: done, type: control.return, value: { whose: { $expr: payload.whose }, by: { $expr: payload.whose } } }
 ";
-/// Begins with an event.
+/// Starts with the event `PAID`.
 const PAID: &str = "
 triggers: [{ id: paid, type: event, eventName: PAID }]
 steps:
   - { id: done, type: control.return, value: { $expr: payload } }
 ";
-/// Has a worker elsewhere do something.
+/// Calls an action on a remote worker.
 const TASK: &str = "
 steps:
   - { id: shout, type: action.call, action: shout, input: { $expr: payload } }
   - { id: done, type: control.return, value: { $expr: vars.shout } }
 ";
 
-/// How long a run may take that has nothing to wait for.
+/// Timeout of a run that has nothing to wait for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How many of everything.
+/// Options of the `tenant-keys` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to work.
+    /// Database to test on.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
-    /// Pairs of runs with the same id.
+    /// Number of pairs of runs with the same id.
     #[arg(long, default_value_t = 2_000)]
     pairs: u64,
-    /// A planted bug: runs are known by their id alone. It must be found, or this proves nothing.
+    /// Plants a bug: runs are identified by their id alone. The workload must detect it.
     #[arg(long)]
     plant: bool,
-    /// Fewer pairs.
+    /// Uses 100 pairs only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Accepted for uniformity; the output is always JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What was seen.
+/// Counts of runs that ended, of wrong results and of stalled runs.
 #[derive(Default)]
 struct Seen {
     ended: AtomicU64,
@@ -83,7 +83,7 @@ struct Seen {
 impl Seen {
     fn check(&self, is_right: bool, what: impl FnOnce() -> String) {
         if !is_right && self.wrong.fetch_add(1, Ordering::Relaxed) < 5 {
-            eprintln!("WRONG {}", what());
+            eprintln!("FAILED {}", what());
         }
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         (false, true) => 100,
         (false, false) => options.pairs,
     };
-    stepwell::testing::know_runs_by_id_alone(options.plant);
+    stepwell::testing::ignore_tenant_in_run_keys(options.plant);
     let runtime = crate::runtime()?;
     let site = Site::new(options.store)?;
     let place = site.place(&runtime, "tenant-keys")?;
@@ -106,7 +106,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         engines::close(engine).await;
         found
     });
-    stepwell::testing::know_runs_by_id_alone(false);
+    stepwell::testing::ignore_tenant_in_run_keys(false);
     let findings = found?;
     let count = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
     let line = json!({
@@ -116,13 +116,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     });
     println!("{line}");
     let is_right = line["wrong"] == 0 && line["stalled"] == 0 && findings == 0;
-    if is_right { Ok(()) } else { Err("a tenant has noticed another".to_owned()) }
+    if is_right { Ok(()) } else { Err("a tenant has seen or blocked another".to_owned()) }
 }
 
 async fn open(store: Arc<dyn stepwell_store::Store>) -> Result<Engine, String> {
     let mut builder = Engine::builder(store);
     for (name, text) in [("bell", BELL), ("busy", BUSY), ("paid", PAID)] {
-        let document = Document::read(text, Some(name)).map_err(|problems| problems.to_string())?;
+        let document = WorkflowSource::read(text, Some(name)).map_err(|problems| problems.to_string())?;
         builder = builder.workflow(document.definition().clone());
     }
     let pause = |_: Cx, input: Value| async move {
@@ -132,11 +132,11 @@ async fn open(store: Arc<dyn stepwell_store::Store>) -> Result<Engine, String> {
     builder.action("pause", pause).start().await.map_err(|error| error.to_string())
 }
 
-/// Does everything for both tenants at once; gives what the doctor finds in the end.
+/// Runs everything for both tenants concurrently. Returns the number of findings of the doctor at the end.
 async fn pass(engine: &Engine, pairs: u64, is_planted: bool, seen: &Arc<Seen>) -> Result<usize, String> {
     let wrong = |error: stepwell::EngineError| error.to_string();
-    let both = [2, 3].map(|id| engine.for_tenant(TenantScope::vouched(TenantId::new(Uuid::from_u128(id)))));
-    let task = Document::read(TASK, Some("task")).map_err(|problems| problems.to_string())?;
+    let both = [2, 3].map(|id| engine.for_tenant(TenantScope::trusted(TenantId::new(Uuid::from_u128(id)))));
+    let task = WorkflowSource::read(TASK, Some("task")).map_err(|problems| problems.to_string())?;
     for tenant in &both {
         tenant.catalogue().put_action(RemoteAction::new("shout")).await.map_err(|error| error.to_string())?;
     }
@@ -160,13 +160,18 @@ async fn pass(engine: &Engine, pairs: u64, is_planted: bool, seen: &Arc<Seen>) -
     for (index, tenant) in both.iter().enumerate() {
         let query = RunQuery { workflow: Some("paid".into()), limit: 1, ..RunQuery::default() };
         let some = tenant.store().runs(tenant.scope(), query).await.map_err(|error| error.to_string())?;
-        seen.check(some.items.len() == 1, || format!("tenant {index} has no run that an event began"));
-        findings += tenant.diagnose(&Diagnose::default()).await.map_err(wrong)?.findings.len();
+        seen.check(some.items.len() == 1, || format!("tenant {index} has no run started by an event"));
+        // Thousands of commits in seconds leave a long unsealed audit trail, which the doctor reports by right.
+        while tenant.maintain().await.map_err(wrong)?.has_more {}
+        for finding in tenant.diagnose(&Diagnose::default()).await.map_err(wrong)?.findings {
+            eprintln!("tenant {index}: {finding:?}");
+            findings += 1;
+        }
     }
     Ok(findings)
 }
 
-/// Does the tenant's remote tasks, each of which says whose it is.
+/// Completes the tenant's remote tasks; each result names the tenant.
 async fn worker(tenant: Engine, index: usize) {
     loop {
         let poll = Poll::new(format!("worker-{index}"), ["shout"]).max(10).wait(Duration::from_secs(1));
@@ -177,7 +182,7 @@ async fn worker(tenant: Engine, index: usize) {
     }
 }
 
-/// One of everything, under names that the other tenant uses at the same time.
+/// Runs one case of every kind, under names that the other tenant uses concurrently.
 async fn one(tenant: Engine, index: usize, number: u64, is_planted: bool, seen: Arc<Seen>) {
     let done = everything(&tenant, index, number, is_planted, &seen).await;
     seen.check(done.is_ok(), || format!("tenant {index}, number {number}: {done:?}"));
@@ -185,7 +190,7 @@ async fn one(tenant: Engine, index: usize, number: u64, is_planted: bool, seen: 
 
 type Tried = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// The same id of either tenant.
+/// Returns an id that both tenants use.
 fn id(kind: u128, number: u64) -> RunId {
     RunId::new(Uuid::from_u128(kind << 64 | u128::from(number)))
 }
@@ -201,13 +206,13 @@ async fn everything(tenant: &Engine, index: usize, number: u64, is_planted: bool
         Err(_) => drop(seen.stalled.fetch_add(1, Ordering::Relaxed)),
         Ok(result) => {
             let (result, expected) = (result?, json!({"whose": index, "done_by": index}));
-            seen.check(result == expected, || format!("task: {result}, not {expected}"));
+            seen.check(result == expected, || format!("task: got {result}, expected {expected}"));
         }
     }
     Ok(())
 }
 
-/// A run of each tenant: one waits while the other is worked on.
+/// Runs one run per tenant under the same id: one waits while the other is active.
 async fn pair(tenant: &Engine, index: usize, number: u64, patience: Duration, seen: &Seen) -> Tried {
     let (run, whose) = (id(1, number), json!({"whose": index}));
     let waits = (number as usize + index).is_multiple_of(2);
@@ -230,25 +235,29 @@ async fn pair(tenant: &Engine, index: usize, number: u64, patience: Duration, se
             let result = result?;
             seen.ended.fetch_add(1, Ordering::Relaxed);
             let expected = json!({"whose": index, "by": index});
-            seen.check(result == expected, || format!("run {}: {result}, not {expected}", run.id()));
+            seen.check(result == expected, || format!("run {}: got {result}, expected {expected}", run.id()));
         }
     }
     let again = tenant.start_once(start.key(key)).await?;
-    seen.check(!again.is_new && again.run.id() == run.id(), || "a key gave another run".to_owned());
+    seen.check(!again.is_new && again.run.id() == run.id(), || "a key returned another run".to_owned());
     Ok(())
 }
 
-/// One tenant ends its run; the other's of the same id waits on.
+/// Cancels the run of one tenant; the other tenant's run with the same id must keep waiting.
 async fn ended_by_one(tenant: &Engine, index: usize, number: u64, patience: Duration, seen: &Seen) -> Tried {
     let (run, whose) = (id(2, number), json!({"whose": index}));
     let waiting = tenant.start(Start::new("bell").id(run).input(&whose)).await?;
     if index == 0 {
         tenant.operate(run, stepwell::Command::Cancel, &Operator::default()).await?;
         let view = waiting.view().await?;
-        seen.check(view.status == Status::Cancelled, || format!("cancelled, and {}", view.status));
+        seen.check(view.status == Status::Cancelled, || {
+            format!("cancelled, but its status is {}", view.status)
+        });
     } else {
         let view = waiting.view().await?;
-        seen.check(view.status == Status::Waiting, || format!("waiting, and {}", view.status));
+        seen.check(view.status == Status::Waiting, || {
+            format!("should be waiting, but its status is {}", view.status)
+        });
         waiting.signal(Signal::new("GO").with(&json!({"by": index}))).await?;
         let result = tokio::time::timeout(patience, waiting.result()).await??;
         seen.check(result["by"] == index, || format!("{result}"));
@@ -256,7 +265,7 @@ async fn ended_by_one(tenant: &Engine, index: usize, number: u64, patience: Dura
     Ok(())
 }
 
-/// Keys, events and schedules of the same names.
+/// Writes keys, events and schedules under the same names.
 async fn names(tenant: &Engine, index: usize, number: u64, seen: &Seen) -> Tried {
     let whose = json!({"whose": index});
     let kv = tenant.kv("shared");
@@ -271,7 +280,7 @@ async fn names(tenant: &Engine, index: usize, number: u64, seen: &Seen) -> Tried
     let emitted = tenant.emit(paid.clone()).await?;
     let again = tenant.emit(paid).await?;
     let is_once = emitted.is_new && !again.is_new && emitted.event == again.event;
-    seen.check(is_once, || "an event was not accepted once".to_owned());
+    seen.check(is_once, || "an event was not accepted exactly once".to_owned());
 
     let name = format!("nightly-{}", number % 10);
     tenant.put_schedule(Schedule::new(name.as_str(), "0 3 * * *", "bell").input(whose.clone())).await?;

@@ -1,5 +1,5 @@
-//! Ten-step workflows of very many tenants, against the same server's transactions of one statement each: where every
-//! commit is somebody else's there is nothing to batch.
+//! Ten-step workflows of very many tenants, with single-statement transactions on the same server as baseline.
+//! Consecutive commits belong to different tenants, so they cannot be batched.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::script;
 use crate::site::{Place, Site};
 use crate::ten_step::{Bench, STEPS, State};
 
-/// Our slices and the server's in turns; and how long each tenant's steps took.
+/// Measures ours and the baseline in alternating slices, and the times of each tenant's steps.
 pub(crate) fn measure(
     runtime: &Runtime,
     site: &Site,
@@ -27,12 +27,12 @@ pub(crate) fn measure(
     slice: Duration,
 ) -> Result<Value, String> {
     let place = site.place(runtime, "ours")?;
-    let Place::Postgres(ground) = &place else {
-        return Err("tenants are measured on PostgreSQL only".to_owned());
+    let Place::Postgres(test_schema) = &place else {
+        return Err("--tenants needs PostgreSQL".to_owned());
     };
     let bench = Arc::new(runtime.block_on(Bench::open(&place, in_flight))?);
     let connections = stepwell_postgres::Options::default().committers;
-    let single = runtime.block_on(Single::open(ground.admin(), connections))?;
+    let single = runtime.block_on(Single::open(test_schema.admin(), connections))?;
     let mut waits = vec![Vec::new(); tenants];
     let (mut ratios, mut ours, mut raw) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..slices {
@@ -44,7 +44,7 @@ pub(crate) fn measure(
         raw.push(theirs.per_s());
         times.into_iter().for_each(|(tenant, us)| waits[tenant].push(us));
     }
-    let bench = Arc::try_unwrap(bench).map_err(|_| "a worker has not ended")?;
+    let bench = Arc::try_unwrap(bench).map_err(|_| "a worker has not finished")?;
     runtime.block_on(engines::close(bench.engine));
     let mut all: Vec<f64> = waits.iter().flatten().copied().collect();
     let p50 = quantile(&mut all, 0.5);
@@ -68,7 +68,7 @@ pub(crate) fn measure(
     }))
 }
 
-/// How long it took, and of each step whose it was and how long that took.
+/// The length of a slice in seconds, and for each step its tenant and its time in microseconds.
 type Steps = (f64, Vec<(usize, f64)>);
 
 fn ours_slice(
@@ -88,7 +88,7 @@ fn ours_slice(
             while begin.elapsed() < length {
                 let tenant = (worker + count * workers + number * 17) % tenants;
                 count += 1;
-                let scope = TenantScope::vouched(TenantId::new(Uuid::from_u128(tenant as u128 + 1)));
+                let scope = TenantScope::trusted(TenantId::new(Uuid::from_u128(tenant as u128 + 1)));
                 let seed = (number as u64) << 40 | (worker as u64) << 20 | count as u64;
                 let wanted = Start::new("ten-step").input(&State::new(worker, seed));
                 let run =
@@ -115,7 +115,7 @@ fn ours_slice(
     Ok((begin.elapsed().as_secs_f64(), all))
 }
 
-/// Connections that each insert one row in a transaction of its own, again and again.
+/// The baseline: connections that insert single rows, each in its own transaction.
 struct Single(Vec<Arc<tokio_postgres::Client>>);
 
 impl Single {

@@ -1,10 +1,10 @@
-//! The `three-processes` workload: three processes share one database, and one of them is killed at random again and
-//! again; then the same while connections are cut and the server itself is killed and restarted. In the end every workflow
-//! has run, and every step is committed once.
+//! The `three-processes` workload: three processes share one database, and a random one is killed repeatedly. Then the
+//! same happens while connections are cut and the server itself is killed and restarted. In the end every workflow must
+//! have completed, and every step must be committed once.
 
 use std::time::{Duration, Instant};
 
-use stepwell_postgres::ground::ENGINE;
+use stepwell_postgres::test_schema::ENGINE;
 
 use crate::StoreKind;
 use crate::child::Victim;
@@ -13,25 +13,25 @@ use crate::script::Random;
 use crate::site::{Place, Site};
 
 const PROCESSES: u64 = 3;
-/// Of so many disturbances one is the server's death; the others cut connections or kill a process.
+/// One of this many disturbances kills the server; the others cut connections or kill a process.
 const SERVER_DIES: u64 = 5;
 
-/// How often to kill.
+/// Options of the `three-processes` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Workflows of ten steps, in each of the two parts.
+    /// Number of workflows of ten steps, in each of the two parts.
     #[arg(long, default_value_t = 1_000)]
     workflows: u64,
-    /// Processes that are killed in the first part, and disturbances of all kinds in the second.
+    /// Number of killed processes in the first part, and of all disturbances in the second.
     #[arg(long, default_value_t = 40)]
     kills: u64,
-    /// Seed of what happens when.
+    /// Seed of the disturbances and their times.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Fewer workflows and kills.
+    /// Uses 90 workflows and 6 kills only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Prints the JSON lines only, no progress on standard error.
     #[arg(long)]
     json: bool,
 }
@@ -73,17 +73,17 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         line["connections_cut"] = done.connections_cut.into();
         line["server_kills"] = done.server_kills.into();
         line["seconds"] = begin.elapsed().as_secs().into();
-        // A process that was cut off may have its effect after the one that took over.
+        // A disconnected process may have its effect after the process that took over the run.
         is_clean &= clean && (server || line["uncounted_tries"] == 0);
         if !options.json {
             eprintln!("{}: {} of {workflows} finished", line["part"], line["finished"]);
         }
         println!("{line}");
     }
-    if is_clean { Ok(()) } else { Err("workflows, steps or effects are missing or doubled".to_owned()) }
+    if is_clean { Ok(()) } else { Err("workflows, steps or effects are missing or duplicated".to_owned()) }
 }
 
-/// What was done to them.
+/// Counts of the disturbances.
 #[derive(Default)]
 struct Done {
     process_kills: u64,
@@ -91,19 +91,21 @@ struct Done {
     server_kills: u64,
 }
 
-/// Cuts the connections of all processes; gives how many that were.
+/// Cuts the connections of all processes and returns their number.
 async fn cut(place: &Place) -> Result<u64, String> {
-    let Place::Postgres(ground) = place else { return Err("there is no server".to_owned()) };
+    let Place::Postgres(test_schema) = place else {
+        return Err("`three-processes` needs PostgreSQL".to_owned());
+    };
     let failed = |error: tokio_postgres::Error| error.to_string();
     let (client, driver) =
-        tokio_postgres::connect(ground.admin(), tokio_postgres::NoTls).await.map_err(failed)?;
+        tokio_postgres::connect(test_schema.admin(), tokio_postgres::NoTls).await.map_err(failed)?;
     tokio::spawn(driver);
     let cut = "select count(*) from (select pg_terminate_backend(pid) from pg_stat_activity where usename = $1) cut";
     let row = client.query_one(cut, &[&ENGINE]).await.map_err(failed)?;
     Ok(row.get::<_, i64>(0) as u64)
 }
 
-/// The processes, each of which starts its own third of the workflows and works on whatever is due.
+/// The processes. Each starts its own third of the workflows and executes all due runs.
 struct Pack<'a> {
     setting: &'a Setting,
     victims: Vec<Option<Victim>>,
@@ -129,7 +131,7 @@ impl<'a> Pack<'a> {
         Victim::start(&format!("process-{number}-{}", self.count), &arguments)
     }
 
-    /// Kills one that still works, and starts it again; `false` = it had nothing left to do.
+    /// Kills a process and starts it again. Returns `false` if it had finished its work.
     fn kill_one(&mut self, random: &mut Random) -> Result<bool, String> {
         let number = random.next() % PROCESSES;
         let Some(mut victim) = self.victims[number as usize].take() else { return Ok(false) };
@@ -143,7 +145,7 @@ impl<'a> Pack<'a> {
         Ok(true)
     }
 
-    /// Waits for all of them; the last one is asked for every workflow again.
+    /// Waits for all processes, then starts every workflow again in a last process.
     fn end(&mut self) -> Result<(), String> {
         for victim in self.victims.drain(..).flatten() {
             victim.end()?.iter().for_each(|line| self.said.hear(line));

@@ -1,21 +1,21 @@
-//! A store around a store that tells of every step that was committed, when it was: history rows only know when the
-//! commit was made up.
+//! A store wrapper that reports every committed step at the time of its acknowledgement. History rows contain only the
+//! time of the decision.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use stepwell_core::RunId;
 use stepwell_store::{
-    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record, RecordQuery,
-    Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantId,
-    TenantScope, WaitQuery, WaitRow,
+    Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitRef, Committed, Document,
+    DocumentQuery, DueTenant, Heartbeat, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded,
+    Membership, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status,
+    Store, StoreError, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 
-/// Who is told: which run has moved, and how it is doing now.
+/// An observer of commits, called with the run and its new status.
 pub(crate) type Told = Box<dyn Fn(RunId, Status) + Send + Sync>;
 
-/// A store that tells of the steps it has committed.
+/// A store that calls an observer after each committed step.
 pub(crate) struct Watched {
     pub(crate) inner: Arc<dyn Store>,
     pub(crate) told: Told,
@@ -40,14 +40,14 @@ impl Store for Watched {
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         self.inner.claim(scope, claim).await
     }
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
-        self.inner.due(dead).await
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
+        self.inner.due(expired).await
     }
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         self.inner.tenants(after, limit).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        self.inner.beat(beat).await
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Membership, StoreError> {
+        self.inner.heartbeat(beat).await
     }
     fn hints(&self) -> Hints {
         self.inner.hints()
@@ -77,8 +77,8 @@ impl Store for Watched {
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         self.inner.records(scope, query).await
     }
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
-        self.inner.sweep(scope, sweep).await
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
+        self.inner.cleanup(scope, cleanup).await
     }
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
         self.inner.migrate().await

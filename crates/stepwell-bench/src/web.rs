@@ -1,4 +1,4 @@
-//! A client of the API over one connection, and the server as a process of its own.
+//! An HTTP client for one keep-alive connection, and the server as a child process.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::engines;
 
-/// What was answered.
+/// An HTTP response, read completely.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -29,7 +29,7 @@ impl Answer {
     }
 }
 
-/// One connection that is kept alive.
+/// One keep-alive connection to the server.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -42,7 +42,7 @@ impl Connection {
         Ok(Connection { stream, buffer: Vec::new() })
     }
 
-    /// Sends a request as it is, and reads the answer whole.
+    /// Sends a request unchanged and reads the whole response.
     pub(crate) async fn send(&mut self, request: &str) -> Result<Answer, String> {
         self.stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
         self.buffer.clear();
@@ -53,9 +53,9 @@ impl Connection {
             let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
             let head = std::str::from_utf8(&self.buffer[..end]).map_err(|error| error.to_string())?;
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
-            let length: usize = length.parse().map_err(|_| format!("`{length}` is no length"))?;
+            let length: usize = length.parse().map_err(|_| format!("invalid content-length `{length}`"))?;
             let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-            let status = status.ok_or_else(|| format!("this is no answer: {head}"))?;
+            let status = status.ok_or_else(|| format!("not an HTTP response: {head}"))?;
             if self.buffer.len() >= end + 4 + length {
                 return Ok(Answer { status, body: self.buffer[end + 4..end + 4 + length].to_vec() });
             }
@@ -63,7 +63,7 @@ impl Connection {
     }
 }
 
-/// A request, as it goes over the connection.
+/// Returns the bytes of a request as text.
 pub(crate) fn request(method: &str, path: &str, key: &str, headers: &str, body: Option<&Value>) -> String {
     let body = body.map(Value::to_string).unwrap_or_default();
     let kind = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
@@ -73,19 +73,19 @@ pub(crate) fn request(method: &str, path: &str, key: &str, headers: &str, body: 
     )
 }
 
-/// The program to try, wherever this is run from.
+/// Returns the absolute path of a program, so that it works from any folder.
 pub(crate) fn program(text: &str) -> Result<PathBuf, String> {
-    std::fs::canonicalize(text).map_err(|error| format!("there is no program `{text}`: {error}"))
+    std::fs::canonicalize(text).map_err(|error| format!("cannot find the program `{text}`: {error}"))
 }
 
-/// The server in a process of its own: our child, which does not outlive this.
+/// The server as a child process. Dropping it kills the process.
 pub(crate) struct Program {
     child: Child,
     pub(crate) address: SocketAddr,
 }
 
 impl Program {
-    /// Starts it on a folder, and waits until it listens.
+    /// Starts the server in a folder and waits until it listens.
     pub(crate) fn start(stepwell: &Path, folder: &Path) -> Result<Self, String> {
         let mut child = Command::new(stepwell)
             .args(["server", "start", "--listen", "127.0.0.1:0", "--config", "stepwell.toml"])
@@ -95,7 +95,7 @@ impl Program {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| format!("the server cannot be started: {error}"))?;
+            .map_err(|error| format!("cannot start the server: {error}"))?;
         let mut line = String::new();
         let said = child.stdout.take().map(|output| BufReader::new(output).read_line(&mut line));
         let address = line.trim().strip_prefix("http://").and_then(|address| address.parse().ok());
@@ -104,17 +104,17 @@ impl Program {
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(format!("the server did not say where it listens, but `{}`", line.trim()))
+                Err(format!("the server printed `{}` instead of its address", line.trim()))
             }
         }
     }
 
-    /// Kills it without warning, if it is still our own child.
+    /// Kills the server with SIGKILL. Fails if it has exited by itself.
     pub(crate) fn kill(mut self) -> Result<(), String> {
         if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
-            return Err(format!("the server had ended by itself with {status}"));
+            return Err(format!("the server has exited by itself with {status}"));
         }
-        self.child.kill().map_err(|error| format!("the server cannot be killed: {error}"))?;
+        self.child.kill().map_err(|error| format!("cannot kill the server: {error}"))?;
         self.child.wait().map(drop).map_err(|error| error.to_string())
     }
 }
@@ -126,7 +126,7 @@ impl Drop for Program {
     }
 }
 
-/// A folder for a server: its settings, a workflow, and a key with every permission.
+/// Prepares a folder for a server: settings and a workflow. Returns an API key with every permission.
 pub(crate) fn prepare(
     stepwell: &Path,
     folder: &Path,
@@ -141,7 +141,7 @@ pub(crate) fn prepare(
         let engine = Engine::builder(Arc::new(store)).start().await.map_err(|error| error.to_string())?;
         let (name, text) = workflow;
         let published = engine.catalogue().publish(name, Publish::text(text).activate()).await;
-        // The file belongs to one process at a time: it is let go of before the program is started on it.
+        // An SQLite file belongs to one process at a time: close it before the program opens it.
         engines::close(engine).await;
         published.map(drop).map_err(|error| error.to_string())
     })?;
@@ -154,5 +154,5 @@ pub(crate) fn prepare(
         create.current_dir(folder).env_remove("DATABASE_URL").output().map_err(|error| error.to_string())?;
     let key = serde_json::from_slice::<Value>(&made.stdout).ok();
     let key = key.and_then(|key| key["secret"].as_str().map(str::to_owned));
-    key.ok_or_else(|| format!("no API key was made: {}", String::from_utf8_lossy(&made.stderr)))
+    key.ok_or_else(|| format!("cannot create an API key: {}", String::from_utf8_lossy(&made.stderr)))
 }

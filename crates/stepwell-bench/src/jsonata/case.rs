@@ -1,4 +1,4 @@
-//! A case of the suite, as its files hold it.
+//! Reads the cases of the JSONata test suite from their files.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 pub(super) struct Case {
-    /// The file, and its place in it.
+    /// File name and index within the file, as `file#index`.
     pub(super) name: String,
     pub(super) expr: String,
     pub(super) input: Input,
@@ -22,9 +22,23 @@ pub(super) enum Input {
 }
 
 pub(super) enum Expected {
-    Value { value: Value, is_unordered: bool },
+    Value {
+        value: Value,
+        is_unordered: bool,
+    },
     Undefined,
     Code(String),
+    /// A JavaScript error of the package, with its message. A case from a file has none.
+    Crash(String),
+}
+
+impl Case {
+    pub(super) fn data(&self) -> Option<&Value> {
+        match &self.input {
+            Input::Nothing => None,
+            Input::Value(value) => Some(value),
+        }
+    }
 }
 
 impl fmt::Display for Expected {
@@ -33,12 +47,13 @@ impl fmt::Display for Expected {
             Expected::Value { value, .. } => write!(f, "{value}"),
             Expected::Undefined => write!(f, "undefined"),
             Expected::Code(code) => write!(f, "error {code}"),
+            Expected::Crash(message) => write!(f, "JavaScript error: {message}"),
         }
     }
 }
 
-/// Every case below `folder`, in the order of their files' names. A case whose expression is in a file that is
-/// not there is none: a folder may hold a part of the suite.
+/// Reads every case below `folder`, ordered by file name. Skips a case whose expression file does not exist, because a
+/// folder may contain a part of the suite.
 pub(super) fn read(folder: &Path) -> Result<Vec<Case>, String> {
     let mut cases = Vec::new();
     for group in entries(&folder.join("groups"))? {
@@ -55,14 +70,14 @@ pub(super) fn read(folder: &Path) -> Result<Vec<Case>, String> {
                 let case =
                     case(folder, &group, &name, row).map_err(|problem| format!("{name}: {problem}"))?;
                 if case.is_none() {
-                    eprintln!("{name} has no expression");
+                    eprintln!("{name} is skipped: its expression file does not exist");
                 }
                 cases.extend(case);
             }
         }
     }
     if cases.is_empty() {
-        return Err(format!("there are no cases in {}", folder.display()));
+        return Err(format!("found no cases in {}", folder.display()));
     }
     Ok(cases)
 }
@@ -76,7 +91,7 @@ fn case(folder: &Path, group: &Path, name: &str, row: &Value) -> Result<Option<C
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("{file}: {error}")),
         },
-        (None, None) => return Err("it has no expression".to_owned()),
+        (None, None) => return Err("it has neither `expr` nor `expr-file`".to_owned()),
     };
     let input = match (row.get("data"), text("dataset")) {
         (Some(data), _) => Input::Value(data.clone()),
@@ -96,7 +111,7 @@ fn expected(row: &Value) -> Result<Expected, String> {
         return Ok(Expected::Undefined);
     }
     let is_unordered = row["unordered"] == Value::Bool(true);
-    let value = row.get("result").cloned().ok_or("it expects nothing")?;
+    let value = row.get("result").cloned().ok_or("it has no expected result")?;
     Ok(Expected::Value { value, is_unordered })
 }
 
@@ -114,9 +129,9 @@ fn json(file: &Path) -> Result<Value, String> {
     serde_json::from_str(&paired(&text)).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// The text with every escape of half a surrogate pair escaped once more: JavaScript's strings hold halves and ours do not,
-/// so that the expression gets the escape itself.
-fn paired(text: &str) -> String {
+/// Escapes every unpaired half of a surrogate pair once more. JavaScript strings can contain unpaired halves and ours
+/// cannot, so the expression receives the escape sequence itself.
+pub(super) fn paired(text: &str) -> String {
     let half = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok().filter(|unit| (0xD800..0xE000).contains(unit))
@@ -140,7 +155,7 @@ fn paired(text: &str) -> String {
     made
 }
 
-/// Whether two values are the same; 1 and 1.0 are. The items of an unordered list may come in any order.
+/// Compares two values; 1 equals 1.0. The order of the items is ignored if `is_unordered`.
 pub(super) fn same(a: &Value, b: &Value, is_unordered: bool) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -161,12 +176,43 @@ pub(super) fn same(a: &Value, b: &Value, is_unordered: bool) -> bool {
     }
 }
 
+/// Compares two values; numbers that are neighbours are the same.
+pub(super) fn nearly_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => match (a.as_f64(), b.as_f64()) {
+            (Some(a), Some(b)) => a == b || a.next_up() == b || a.next_down() == b,
+            _ => false,
+        },
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| nearly_same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| nearly_same(a, b)))
+        }
+        (Value::String(a), Value::String(b)) => nearly_same_text(a, b),
+        _ => a == b,
+    }
+}
+
+/// Compares two texts; numbers in them may differ by the rounding to 15 digits.
+fn nearly_same_text(a: &str, b: &str) -> bool {
+    let split = |c: char| !c.is_ascii_digit() && !".e+-".contains(c);
+    let numbers = |text: &str| text.split(split).map(str::parse::<f64>).collect::<Vec<_>>();
+    let others = |text: &str| text.chars().filter(|c| split(*c)).collect::<String>();
+    let is_same = |(a, b): (&Result<f64, _>, &Result<f64, _>)| match (a, b) {
+        (Ok(a), Ok(b)) => (a - b).abs() <= a.abs() * 1e-14,
+        (a, b) => a.is_err() && b.is_err(),
+    };
+    let (left, right) = (numbers(a), numbers(b));
+    a == b || others(a) == others(b) && left.len() == right.len() && left.iter().zip(&right).all(is_same)
+}
+
 #[cfg(test)]
 mod tests {
     use super::paired;
 
     #[test]
-    fn halves_of_surrogate_pairs_are_escaped_once_more() {
+    fn unpaired_surrogates_are_escaped_again() {
         let cases = [
             (r#""\ud83d\ude00""#, r#""\ud83d\ude00""#),
             (r#""a\ud83d""#, r#""a\\ud83d""#),

@@ -1,4 +1,5 @@
-//! The actions: what they do outside of the store is logged, what they give back names the try it came from.
+//! The actions of the simulation. Their external effects are logged, and each result names the attempt that produced
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +8,9 @@ use serde_json::{Value, json};
 use stepwell::engine::Builder;
 use stepwell::{ActionError, Cx, Start};
 use stepwell_core::RunId;
-use stepwell_store::{CellKey, CellOp, CellWrite, Expect, Space};
+use stepwell_store::{CellKey, CellOp, CellWrite, Precondition, Space};
 
-use super::oracle::{Ending, Tried};
+use super::oracle::{Ending, FailedAttempt};
 use super::world::World;
 
 const ALL: [&str; 8] = ["work", "count", "add", "tell", "flaky", "fragile", "doomed", "spawn"];
@@ -23,7 +24,7 @@ pub(crate) fn register(mut builder: Builder, world: &Arc<World>, process: usize)
     builder
 }
 
-/// A try that runs; if nobody says how it ended, it was dropped.
+/// A running attempt. It is recorded as dropped if it is dropped before it reports its end.
 struct Running {
     world: Arc<World>,
     token: usize,
@@ -50,7 +51,7 @@ async fn perform(
     action: &'static str,
     cx: Cx,
 ) -> Result<Value, ActionError> {
-    let tried = Tried {
+    let tried = FailedAttempt {
         run: cx.run(),
         activation: cx.activation(),
         transition: cx.transition().to_string(),
@@ -71,8 +72,8 @@ async fn perform(
     Ok(json!({ "token": token }))
 }
 
-/// Logs a try and decides how it goes.
-fn begin(world: &World, action: &str, tried: Tried, context: &Value) -> (usize, u64, Ending) {
+/// Logs an attempt and decides its duration and ending.
+fn begin(world: &World, action: &str, tried: FailedAttempt, context: &Value) -> (usize, u64, Ending) {
     let now = world.now();
     let mut scene = world.scene();
     let scene = &mut *scene;
@@ -86,7 +87,7 @@ fn begin(world: &World, action: &str, tried: Tried, context: &Value) -> (usize, 
         _ => dice.between(1_000_000, 4_000_000),
     };
     let ending = ending(action, context, quiet, dice.below(1_000), scene.temper.fails);
-    scene.tally.tries += 1;
+    scene.tally.attempts += 1;
     let (token, verdict) = scene.oracle.try_started(now, action, tried, &mut scene.trace);
     scene.judge(verdict);
     (token, takes_us, ending)
@@ -110,14 +111,14 @@ fn ending(action: &str, context: &Value, quiet: bool, thrown: u64, fails: u64) -
 
 fn fail(ending: Ending) -> ActionError {
     match ending {
-        // Without the hook that would print it.
+        // Skips the panic hook, which would print a message.
         Ending::Panicked => std::panic::resume_unwind(Box::new("scripted")),
-        Ending::FailedForGood => ActionError::new("scripted", "it was to fail for good").finally(),
-        _ => ActionError::new("scripted", "it was to fail"),
+        Ending::FailedForGood => ActionError::new("scripted", "scripted permanent failure").non_retryable(),
+        _ => ActionError::new("scripted", "scripted failure"),
     }
 }
 
-/// What a successful try leaves behind with its commit.
+/// Stages the writes of a successful attempt, which are part of its commit.
 fn stage(cx: &Cx, action: &str, token: usize, context: &Value) -> Result<(), ActionError> {
     let mark = format!("mark-{}", cx.transition());
     cx.update_state(|state: &mut Value| state[mark] = token.into())?;
@@ -144,18 +145,18 @@ fn stage(cx: &Cx, action: &str, token: usize, context: &Value) -> Result<(), Act
     }
 }
 
-/// The cells that count.
+/// Namespace of the counter cells.
 pub(crate) const COUNTERS: &str = "counters";
 
 fn increment(key: String) -> CellWrite {
     CellWrite {
         key: CellKey { space: Space::Kv, owner: COUNTERS.to_owned(), key },
         op: CellOp::Increment { by: 1.into() },
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         initial: None,
         by: None,
     }
 }
 
-/// How long a client gives an engine that stops.
+/// Time that an engine gets to stop gracefully.
 pub(crate) const GRACE: Duration = Duration::from_millis(300);

@@ -1,5 +1,5 @@
-//! Those who want something of the engines: they start runs, signal, cancel and retry them, and ask again when they
-//! get no answer.
+//! The clients of the simulated engines. They start, signal, cancel and retry runs, and repeat a request that got no
+//! answer.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use super::plan::{Plan, Wish};
 use super::tasks::Owner;
 use super::world::World;
 
-/// Sends the clients of a simulation off.
+/// Spawns the clients of a simulation.
 pub(crate) fn send_off(world: &Arc<World>, plans: Vec<Plan>) {
     world.scene().clients_left = plans.len();
     for plan in plans {
@@ -32,7 +32,7 @@ struct Client {
     plan: Plan,
 }
 
-/// A signal as it is sent, maybe more than once.
+/// A signal to a run. It may be sent more than once.
 #[derive(Clone)]
 struct Told {
     run: RunId,
@@ -49,17 +49,17 @@ impl Told {
             signal = signal.id(&self.sig);
         }
         match self.kept_ms {
-            Some(ms) => signal.kept_for(Duration::from_millis(ms)),
+            Some(ms) => signal.ttl(Duration::from_millis(ms)),
             None => signal,
         }
     }
 }
 
-/// What came of asking.
+/// The result of a request.
 enum Answer<T> {
     Given(T),
     Refused(EngineError),
-    /// Nobody knows.
+    /// No answer arrived, so the outcome is unknown.
     Lost,
 }
 
@@ -88,7 +88,7 @@ impl Client {
         self.world.scene().clients_left -= 1;
     }
 
-    /// Starts the run; without a key that is tried once, with one until it is answered.
+    /// Starts the run. Without a key the request is sent once, with a key until it is answered.
     async fn start(&self) -> Option<RunId> {
         loop {
             let wanted = self.wanted();
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Sends a signal, more than once if it has an id.
+    /// Sends a signal `sends` times concurrently.
     async fn signal(&self, told: Told, sends: u64) {
         for _ in 1..sends {
             let again = Client { world: self.world.clone(), plan: self.plan.clone() };
@@ -177,7 +177,7 @@ impl Client {
         }
     }
 
-    /// Signals the run by its key; it would begin if it were not there.
+    /// Signals the run by its key. The run exists, so the call must not start a new one.
     async fn start_or_signal(&self, run: RunId, name: &'static str, sig: &str) {
         let told = Told { run, name, sig: sig.to_owned(), with_id: true, kept_ms: None };
         loop {
@@ -189,7 +189,7 @@ impl Client {
             match self.ask(&what, call).await {
                 Answer::Given(false) => return self.acknowledged(run, sig, None),
                 Answer::Given(true) => {
-                    return self.world.judge(Err(format!("{what} began a second run under the same key")));
+                    return self.world.judge(Err(format!("{what} started a second run under the same key")));
                 }
                 Answer::Refused(EngineError::Refused(Refusal::Terminal)) => return,
                 Answer::Refused(_) | Answer::Lost => self.world.sleep(80_000).await,
@@ -204,7 +204,7 @@ impl Client {
         scene.judge(verdict);
     }
 
-    /// Waits until a run has applied these signals and what the runs that were to tell it had to say.
+    /// Waits until a run has applied these signals, and the signals of the runs in `told_by`, or has ended.
     async fn wait_for(&self, run: RunId, sigs: &[String], told_by: &[RunId]) {
         loop {
             self.world.sleep(250_000).await;
@@ -240,17 +240,17 @@ impl Client {
                     let mut scene = self.world.scene();
                     let status = scene.oracle.runs.get(&run).map(|shadow| shadow.status);
                     if word == "Cancel" && status != Some(Status::Cancelled) {
-                        scene.judge(Err(format!("{what} was acknowledged, and it is {status:?}")));
+                        scene.judge(Err(format!("{what} was acknowledged, but the run is {status:?}")));
                     }
                     return;
                 }
-                Answer::Refused(EngineError::NotNow { .. }) => return,
+                Answer::Refused(EngineError::WrongStatus { .. }) => return,
                 Answer::Refused(_) | Answer::Lost => self.world.sleep(70_000).await,
             }
         }
     }
 
-    /// Retries by hand what has failed and resumes what an older request has suspended late, until the run has ended.
+    /// Waits until the run has ended. Retries it after a scripted failure, and resumes it after a late suspend request.
     async fn see_to_its_end(&self, run: RunId) {
         loop {
             self.world.sleep(200_000).await;
@@ -269,7 +269,7 @@ impl Client {
         }
     }
 
-    /// Asks a process that lives; it may die over it, or not answer in time.
+    /// Sends a request to a process that is alive. The process may die meanwhile, or not answer in time.
     async fn ask<T: Send + 'static>(
         &self,
         what: &str,
@@ -285,7 +285,7 @@ impl Client {
         let (answers, answer) = oneshot::channel();
         let work = call(engine);
         let task = async move {
-            // The client may have gone away.
+            // The client may have stopped waiting.
             let _ = answers.send(work.await);
         };
         self.world.board.spawn(Owner::Process(number), Box::pin(task));
@@ -299,7 +299,7 @@ impl Client {
         match given {
             Some(Ok(given)) => Answer::Given(given),
             Some(Err(error)) => {
-                self.world.trace(format_args!("client hears of {what}: {error}"));
+                self.world.trace(format_args!("client is refused {what}: {error}"));
                 self.world.judge(self.allowed(what, &error));
                 Answer::Refused(error)
             }
@@ -319,16 +319,16 @@ impl Client {
         Some((number, engine, patience_us))
     }
 
-    /// An engine may say no only for these reasons, and when nothing goes wrong hardly ever.
+    /// Checks that an engine refused for an allowed reason. A calm simulation allows fewer reasons.
     fn allowed(&self, what: &str, error: &EngineError) -> Result<(), String> {
         let calm = self.world.scene().temper.is_calm();
         let fine = match error {
-            EngineError::Refused(Refusal::Terminal) | EngineError::NotNow { .. } => true,
+            EngineError::Refused(Refusal::Terminal) | EngineError::WrongStatus { .. } => true,
             EngineError::Store(StoreError::Unavailable(_)) | EngineError::Unknown { .. } => !calm,
             EngineError::Contended { .. } | EngineError::Stopped => !calm,
             EngineError::Invalid(text) => !calm && text.contains("its commit was lost"),
             _ => false,
         };
-        if fine { Ok(()) } else { Err(format!("{what} was answered with: {error}")) }
+        if fine { Ok(()) } else { Err(format!("{what} failed unexpectedly: {error}")) }
     }
 }

@@ -1,25 +1,24 @@
-//! Chance that follows from the seed: each part of the simulation throws dice of its own.
+//! Random numbers that follow from the seed. Each part of the simulation has its own generator.
 
 use crate::script::Random;
 
-/// Chance that follows from the seed.
+/// A random number generator for one part of the simulation.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(Random);
 
-/// Which part of the simulation throws.
+/// A part of the simulation with its own random numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
-    /// Which task goes on next.
+    /// The order in which tasks continue.
     Order,
-    /// What goes wrong on the way to the store.
+    /// Faults on the way to the store.
     Wire,
-    /// What happens to processes and clocks, and when.
+    /// Faults of processes and clocks, and their times.
     Plot,
-    /// How long actions take and how they end.
+    /// Durations and endings of actions.
     Actions,
-    /// What is asked of the engines.
+    /// Requests to the engines.
     Clients,
-    /// Ids.
     Ids,
 }
 
@@ -33,22 +32,22 @@ impl Dice {
         self.0.next()
     }
 
-    /// A number below this one.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.next() % end.max(1)
     }
 
-    /// A number from the first to the last, both included.
+    /// Returns a number from `first` to `last`, both included.
     pub(crate) fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last.saturating_sub(first) + 1)
     }
 
-    /// Yes so many times in a thousand.
+    /// Returns `true` with a probability of `per_mille` in 1,000.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         per_mille > 0 && self.below(1_000) < per_mille
     }
 
-    /// One of these; there must be one.
+    /// Returns one of the items. Panics if `of` is empty.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -1,50 +1,50 @@
-//! What goes wrong in a simulation: how much of it a seed wants, and what happens to one call.
+//! The faults of a simulation: how many a seed has, and what happens to a single call.
 
 use clap::ValueEnum;
 
 use super::dice::Dice;
 
-/// A mistake that is built in on purpose: a simulation that does not find it finds nothing.
+/// A planted bug. The simulation must find it, otherwise it proves nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Plant {
-    /// The store takes results from processes that no longer own the run.
+    /// The store accepts results from processes that no longer own the run.
     NoFence,
-    /// A commit is answered before it is applied, and lost if the process dies in between.
+    /// A commit is acknowledged before it is applied, and lost if the process dies in between.
     AnswerEarly,
-    /// The store does not compare the revision a commit was decided on.
+    /// The store does not compare the revision that a commit was decided on.
     NoVersionCheck,
-    /// The engine's clock is the wall clock, which is set forward and back.
+    /// The engine uses the wall clock, which jumps forward and back.
     WallClockTimers,
 }
 
-/// How much goes wrong.
+/// The fault profile of a simulation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Temper {
     pub(crate) name: &'static str,
-    /// In a thousand calls: those that take long.
+    /// Calls per 1,000 that take long.
     pub(crate) slow: u64,
-    /// In a thousand calls: those that never arrive.
+    /// Calls per 1,000 that never arrive.
     pub(crate) unavailable: u64,
-    /// In a thousand calls: those whose answer is lost.
+    /// Calls per 1,000 whose answer is lost.
     pub(crate) lost: u64,
-    /// In a thousand commits: those at which the process dies.
+    /// Commits per 1,000 during which the process dies.
     pub(crate) deadly: u64,
-    /// In a thousand tries: those that fail.
+    /// Attempts per 1,000 that fail.
     pub(crate) fails: u64,
-    /// Deaths at any moment.
+    /// Maximum number of process crashes at any moment.
     pub(crate) kills: u64,
-    /// Processes that stand still for longer than their lease.
+    /// Maximum number of processes frozen for longer than their lease.
     pub(crate) freezes: u64,
-    /// Single tasks that stand still.
+    /// Maximum number of single tasks that are paused.
     pub(crate) stalls: u64,
-    /// Processes that are cut off from the store.
+    /// Maximum number of processes disconnected from the store.
     pub(crate) cuts: u64,
-    /// Processes that are stopped in an orderly way.
+    /// Maximum number of processes that are stopped gracefully.
     pub(crate) stops: u64,
 }
 
 impl Temper {
-    /// What a seed wants.
+    /// Chooses the profile of a seed.
     pub(crate) fn of(dice: &mut Dice) -> Self {
         let base = Temper { name: "calm", fails: 150, ..Temper::default() };
         match dice.below(10) {
@@ -71,41 +71,41 @@ impl Temper {
         }
     }
 
-    /// Nothing goes wrong.
+    /// Returns `true` for the profile without faults.
     pub(crate) fn is_calm(&self) -> bool {
         self.name == "calm"
     }
 }
 
-/// What becomes of a call.
+/// The outcome of a call to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is done and answered.
+    /// Executed and answered normally.
     Done,
-    /// It never arrives.
+    /// Lost on the way; the caller gets an error.
     Missed,
-    /// It is done, and the answer is lost.
+    /// Executed, but the answer is lost.
     Unanswered,
-    /// It is not done, and the caller cannot know.
+    /// Not executed, and the caller cannot know.
     MissedUnanswered,
-    /// The process dies right before it is done.
+    /// The process dies right before the call is executed.
     DeathBefore,
-    /// It is done, and the process dies before it hears so.
+    /// Executed, but the process dies before it gets the answer.
     DeathAfter,
 }
 
-/// The way of a call to the store and back.
+/// The delays and the outcome of a call to the store and back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trip {
     pub(crate) there_us: u64,
     pub(crate) back_us: u64,
     pub(crate) fate: Fate,
-    /// It is on its way by itself: what happens to its process does not stop it.
+    /// The call is independent of its process: it is executed even if the process dies.
     pub(crate) by_itself: bool,
 }
 
 impl Trip {
-    /// The way of one call. `deadly` = the process dies at it.
+    /// Chooses the trip of one call. With `deadly` the process dies during it.
     pub(crate) fn of(dice: &mut Dice, temper: &Temper, quiet: bool, commits: bool, deadly: bool) -> Self {
         let calm = Temper::default();
         let temper = if quiet { &calm } else { temper };

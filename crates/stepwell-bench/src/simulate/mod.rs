@@ -1,8 +1,8 @@
-//! A deterministic simulation of several engines on one store, in which everything goes wrong that can.
+//! A deterministic simulation of several engines on one store, with all faults that can happen.
 //!
-//! One seed is one simulation: single-threaded, with a clock that moves only when nobody has anything to do. Engines
-//! die at commits and at any await, stand still past their lease, lose answers and see clocks jump; an
-//! [oracle] that does not know the engine watches the store and the log of the actions.
+//! One seed is one simulation. It is single-threaded, and its clock advances only when no task can continue. Engines
+//! die at commits and at any await, freeze past their lease, lose answers and see clocks jump. An [oracle] that shares
+//! no code with the engine checks the store and the log of the actions.
 
 mod actions;
 mod clients;
@@ -38,37 +38,37 @@ use self::simulation::{Outcome, Violation};
 use self::tally::Tally;
 use crate::sample::round;
 
-/// How to simulate. Ends with 1 when a promise was broken. With `--plant` it is the other way round: 0 when the planted
-/// bug was found within the seeds, 1 when it was not.
+/// Options of the `simulate` workload. It exits with 1 when a guarantee was violated. With `--plant` it exits with 0
+/// when the planted bug was found within the seeds, and with 1 when it was not.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How many seeds.
+    /// Number of seeds to simulate.
     #[arg(long, default_value_t = 5_000)]
     seeds: u64,
-    /// The first seed.
+    /// First seed to simulate.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Only this seed.
+    /// Simulates this seed only.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// A bug to build in, which must be found.
+    /// Plants a bug, which must be found.
     #[arg(long, value_enum)]
     plant: Option<Plant>,
-    /// Print everything that happens; with `--seed`.
+    /// Prints every event of the simulation; needs `--seed`.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// JSON lines only.
+    /// Prints the JSON line only, not the trace of a planted bug.
     #[arg(long)]
     json: bool,
 }
 
-/// What came of all seeds.
+/// The combined result of all seeds.
 struct Report {
     tally: Tally,
-    /// Of all traces: the same seeds give the same.
+    /// Combined hash of all traces. The same seeds give the same hash.
     hash: u64,
     violations: u64,
-    /// That of the lowest seed.
+    /// The violation of the lowest seed.
     first: Option<Violation>,
 }
 
@@ -122,7 +122,7 @@ fn show(violation: &Violation) {
     eprintln!("seed {} ({}): {}", violation.seed, violation.temper, violation.what);
 }
 
-/// Runs seeds on several threads, each simulation on one. It ends early when something was found.
+/// Runs the seeds on several threads, each simulation on one. Stops early after a violation.
 fn simulate(from: u64, count: u64, plant: Option<Plant>, aloud: bool, threads: usize) -> Report {
     let next = AtomicU64::new(from);
     let found = AtomicBool::new(false);

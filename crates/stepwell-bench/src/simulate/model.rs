@@ -1,43 +1,43 @@
-//! The oracle's own idea of the simulated workflows: a small table of what each may do, written without the engine.
+//! The oracle's model of the simulated workflows: a small table of allowed moves, independent of the engine.
 
-/// What a workflow may do.
+/// The model of one workflow.
 pub(crate) struct Flow {
     pub(crate) name: &'static str,
-    /// Where it begins.
+    /// Places of a new run.
     pub(crate) begins: To,
     pub(crate) moves: &'static [Move],
 }
 
-/// One thing it may do.
+/// One allowed move of a workflow.
 #[derive(Debug)]
 pub(crate) struct Move {
-    /// What the history calls it.
+    /// Action word in the history entry.
     pub(crate) word: &'static str,
-    /// The transition it names, if it names one.
+    /// Transition in the history entry, or empty.
     pub(crate) transition: &'static str,
-    /// The place it happens in.
+    /// Place of the activation that moves.
     pub(crate) from: &'static str,
-    /// Whether that place waits then.
+    /// `true` if the activation must be waiting.
     pub(crate) waits: bool,
     pub(crate) to: To,
-    /// The action whose result it is.
+    /// Action whose result the move applies, or empty.
     pub(crate) action: &'static str,
-    /// So long after its place was entered.
+    /// Delay of a timer, counted from entering the place.
     pub(crate) after_ms: Option<u64>,
 }
 
-/// Where it leads.
+/// The target of a move.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum To {
     /// A step, or a join that has fired.
     Step(&'static str),
     /// A place that waits.
     Wait(&'static str),
-    /// These places at once; those that wait are marked.
+    /// Several places at once, each with `true` if it waits.
     Fork(&'static [(&'static str, bool)]),
-    /// A join that needs so many; it ends the other branches when it has them.
+    /// A join that fires after `needs` arrivals. With `ends_rest` it then ends the other branches.
     Join { place: &'static str, needs: usize, ends_rest: bool },
-    /// The end.
+    /// No place: the run is completed.
     End,
     /// The same place, which no longer waits.
     Resolved,
@@ -45,7 +45,7 @@ pub(crate) enum To {
     Counted,
 }
 
-/// How an action is tried again: how often, and after which pauses in milliseconds.
+/// Returns the pause before a retry of an action in milliseconds, or `None` if there is no such retry.
 pub(crate) fn retry_pause_ms(action: &str, retry: u64) -> Option<u64> {
     match action {
         "flaky" => [200, 400, 500].get(retry.checked_sub(1)? as usize).copied(),
@@ -54,16 +54,16 @@ pub(crate) fn retry_pause_ms(action: &str, retry: u64) -> Option<u64> {
     }
 }
 
-/// The actions whose commit counts something in a cell.
+/// Returns `true` for actions whose commit increments a counter cell.
 pub(crate) fn counts(action: &str) -> bool {
     matches!(action, "count" | "add")
 }
 
-/// A run's places and whether each waits, in order.
+/// The places of a run, sorted, each with `true` if it waits.
 pub(crate) type Places = Vec<(String, bool)>;
 
 impl To {
-    /// The places after a move to here by an activation that has left its own.
+    /// Returns the places after a move of an activation that has left the place `left`.
     pub(crate) fn enter(self, mut places: Places, left: &(String, bool)) -> Places {
         let mut add = |place: &str, waits: bool| places.push((place.to_owned(), waits));
         match self {
@@ -93,7 +93,7 @@ impl Flow {
         FLOWS.iter().find(|flow| flow.name == name)
     }
 
-    /// What it may have done when its history says this.
+    /// Returns the moves that match the action word and transition of a history entry.
     pub(crate) fn moves<'a>(
         &'static self,
         word: &'a str,
@@ -102,12 +102,12 @@ impl Flow {
         self.moves.iter().filter(move |known| known.word == word && known.transition == transition)
     }
 
-    /// The move that a transition makes when its action succeeds.
+    /// Returns the move of a transition whose action succeeds.
     pub(crate) fn by_transition(&self, transition: &str) -> Option<&Move> {
         self.moves.iter().find(|known| known.transition == transition)
     }
 
-    /// A signal of this name moves the run now.
+    /// Returns `true` if a signal of this name moves the run from these places.
     pub(crate) fn takes(&self, signal: &str, places: &Places) -> bool {
         let resolves = |known: &&Move| match signal {
             "GO" => known.word == "__resolve_wait:answer",
@@ -140,12 +140,12 @@ const fn timer(
     Move { word, transition, from: from.0, waits: from.1, to, action, after_ms: Some(after_ms) }
 }
 
-/// Something happens to a place that waits, by no transition.
+/// A move of a waiting place that no transition makes.
 const fn told(word: &'static str, from: &'static str, to: To) -> Move {
     Move { word, transition: "", from, waits: true, to, action: "", after_ms: None }
 }
 
-/// The retries of an action are spent.
+/// The move after the last retry of an action has failed.
 const fn spent(word: &'static str, from: &'static str, to: To) -> Move {
     Move { word, transition: "", from, waits: false, to, action: "", after_ms: None }
 }

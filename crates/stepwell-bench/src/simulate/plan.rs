@@ -1,4 +1,4 @@
-//! What the clients of a simulation want, as the seed says.
+//! The plans of the clients of a simulation, derived from the seed.
 
 use serde_json::{Value, json};
 use stepwell_core::RunId;
@@ -6,54 +6,54 @@ use uuid::Uuid;
 
 use super::dice::Dice;
 
-/// What one client wants: a run, and things done to it one after the other.
+/// The plan of one client: a run, and requests for it in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) number: u64,
     pub(crate) workflow: &'static str,
     pub(crate) input: Value,
     pub(crate) keyed: bool,
-    /// The run's id, if it is to have a certain one.
+    /// A fixed id for the run, if it needs one.
     pub(crate) run: Option<RunId>,
     pub(crate) begins_us: u64,
-    /// It begins after this run was begun.
+    /// Run that must exist before the client begins.
     pub(crate) after_run: Option<RunId>,
-    /// How many start it at the same time.
+    /// Number of concurrent starts.
     pub(crate) starters: u64,
     pub(crate) delay_ms: Option<u64>,
     pub(crate) deadline_ms: Option<u64>,
-    /// It does not wait for its signals to be applied.
+    /// `true` if the client closes the inbox without waiting for its signals to be applied.
     pub(crate) is_hasty: bool,
     pub(crate) wishes: Vec<Wish>,
 }
 
-/// Something a client wants of its run.
+/// A request of a client for its run.
 #[derive(Debug, Clone)]
 pub(crate) enum Wish {
-    /// It lets time pass.
+    /// Waits for a while.
     Pause { us: u64 },
-    /// It signals, so many times with the same id.
+    /// Sends a signal, `sends` times with the same id.
     Signal { name: &'static str, sig: String, sends: u64, with_id: bool, kept_ms: Option<u64> },
-    /// It waits until these signals were applied, and what these runs had to tell.
+    /// Waits until these signals and the signals of these runs have been applied.
     Applied { sigs: Vec<String>, told_by: Vec<RunId> },
-    /// It cancels the run.
+    /// Cancels the run, repeating the request until it is answered.
     Cancel,
-    /// It puts a number into the run's data.
+    /// Writes a number into the context of the run.
     Patch { number: u64 },
-    /// It signals the run, or begins it with the signal.
+    /// Signals the run, or starts it with the signal.
     StartOrSignal { name: &'static str, sig: String },
-    /// It suspends the run for a while.
+    /// Suspends the run for a while, then resumes it.
     Suspend { us: u64 },
-    /// It retries by hand what has failed and resumes what is suspended, until the run ends.
+    /// Retries the run after failures and resumes it, until it has ended.
     End,
 }
 
 const KINDS: [&str; 9] = ["chain", "flaky", "mended", "gate", "both", "race", "inbox", "parent", "nap"];
 
-/// How long clients keep beginning new things.
+/// Time within which clients begin, in microseconds.
 const BEGINS_WITHIN_US: u64 = 6_000_000;
 
-/// What the clients of a seed want.
+/// Creates the plans of all clients of a seed.
 pub(crate) fn plans(dice: &mut Dice) -> Vec<Plan> {
     let count = dice.between(4, 10);
     let mut plans = Vec::new();
@@ -117,7 +117,7 @@ fn plan(dice: &mut Dice, number: u64, workflow: &'static str) -> Plan {
     plan
 }
 
-/// Up to so many signals of a name, each with an id or sent once.
+/// Adds up to `most` signals of a name. A signal without an id is sent once.
 fn signals(dice: &mut Dice, plan: &mut Plan, name: &'static str, most: u64) {
     for count in 0..dice.between(0, most) {
         let with_id = dice.chance(750);
@@ -138,7 +138,7 @@ fn children(dice: &mut Dice, plan: &mut Plan) {
     let children: Vec<_> = (0..dice.between(1, 4)).map(|_| child(dice)).collect();
     let sleeps = children.contains(&"napper");
     plan.input["children"] = children.into();
-    // Nappers sleep until they are cancelled with their parent.
+    // A napper sleeps until it is cancelled with its parent.
     if sleeps && dice.chance(500) {
         plan.deadline_ms = Some(dice.between(500, 6_000));
     } else if sleeps || dice.chance(150) {
@@ -147,7 +147,7 @@ fn children(dice: &mut Dice, plan: &mut Plan) {
     }
 }
 
-/// Signals that are all applied before the run is closed.
+/// Adds signals to an inbox run, and the signal that closes it.
 fn adds(dice: &mut Dice, plan: &mut Plan) {
     plan.run = Some(run_of(plan.number));
     let sigs: Vec<_> = (0..dice.between(1, 5)).map(|count| format!("ADD {} {count}", plan.number)).collect();
@@ -162,7 +162,7 @@ fn adds(dice: &mut Dice, plan: &mut Plan) {
             kept_ms: None,
         });
     }
-    // Either it is closed when everything was applied, or as soon as everything was acknowledged.
+    // The inbox is closed either after all signals were applied, or as soon as they were acknowledged.
     plan.is_hasty = dice.chance(400);
     if !plan.is_hasty {
         plan.wishes.push(Wish::Applied { sigs, told_by: Vec::new() });
@@ -171,7 +171,7 @@ fn adds(dice: &mut Dice, plan: &mut Plan) {
     plan.wishes.push(Wish::Signal { name: "CLOSE", sig, sends: 1, with_id: true, kept_ms: None });
 }
 
-/// Chains that tell an inbox of their end.
+/// Creates chains that signal an inbox run when they end.
 fn tellers(dice: &mut Dice, inbox: &Plan, first: u64) -> Vec<Plan> {
     let Some(run) = inbox.run.filter(|_| !inbox.is_hasty) else { return Vec::new() };
     (0..dice.between(0, 2))
@@ -189,7 +189,7 @@ fn tellers(dice: &mut Dice, inbox: &Plan, first: u64) -> Vec<Plan> {
         .collect()
 }
 
-/// Whoever is told waits for those who tell.
+/// Makes each inbox wait for the signals of its chains.
 pub(crate) fn tie(plans: &mut [Plan]) {
     let tells: Vec<_> = plans
         .iter()

@@ -1,4 +1,4 @@
-//! The planted bugs of the store: what it forgets to check, and what it answers too early.
+//! Planted bugs of the store: skipped checks, and an acknowledgement sent too early.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::faults::Plant;
 use super::tasks::Owner;
 use super::world::{World, at_once};
 
-/// A commit as a store with this bug sees it.
+/// Returns a commit as a store with the planted bug would treat it.
 pub(crate) fn twist(
     plant: Option<Plant>,
     memory: &MemoryStore,
@@ -29,7 +29,7 @@ pub(crate) fn twist(
     commit
 }
 
-/// Answers a commit at once and applies it a little later, as a task of the process: it is lost if that dies.
+/// Acknowledges a commit at once and applies it later in a task of the process, so that it is lost if the process dies.
 pub(crate) fn answer_early(
     world: &Arc<World>,
     process: usize,
@@ -45,7 +45,7 @@ pub(crate) fn answer_early(
         Owner::Process(process),
         Box::pin(async move {
             later.sleep(pause_us).await;
-            // Nobody is told: it was answered long ago.
+            // The result is not reported: the commit was acknowledged already.
             let _ = later.apply(process, issued, scope, commit);
         }),
     );

@@ -1,4 +1,4 @@
-//! A simulated process: what its engine takes from the machine, and how it comes to life.
+//! A simulated process: the host of its engine, and its start.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use super::wire::Wire;
 use super::workflows;
 use super::world::{Process, World};
 
-/// How long a process counts as living without a word from it.
+/// Lease of a process in milliseconds: without a heartbeat it counts as expired after this time.
 pub(crate) const LEASE_MS: u64 = 2_000;
 
-/// Begins a new process in a slot; gives its number.
+/// Starts a new process in a slot and returns its number.
 pub(crate) fn begin(world: &Arc<World>, slot: usize) -> usize {
     let wall = Wall::default();
     let number = {
@@ -35,7 +35,7 @@ pub(crate) fn begin(world: &Arc<World>, slot: usize) -> usize {
             was_stalled: false,
             wall: wall.clone(),
         });
-        scene.trace.line(now, format_args!("p{number} begins"));
+        scene.trace.line(now, format_args!("p{number} starts"));
         number
     };
     let life = live(world.clone(), number, wall);
@@ -53,7 +53,7 @@ async fn live(world: Arc<World>, number: usize, wall: Wall) {
                 return;
             }
             Err(error) => {
-                world.trace(format_args!("p{number} cannot begin: {error}"));
+                world.trace(format_args!("p{number} cannot start: {error}"));
                 world.sleep(200_000).await;
             }
         }
@@ -76,7 +76,7 @@ async fn engine(world: &Arc<World>, number: usize, wall: &Wall) -> Result<Engine
         lease_ms: LEASE_MS,
         poll_ms: settings.poll_ms,
         max_crashes: settings.max_crashes,
-        upkeep_ms: 5_000,
+        maintenance_interval_ms: 5_000,
         ..Options::default()
     };
     let store = Arc::new(Wire { world: world.clone(), process: number });
@@ -87,7 +87,7 @@ async fn engine(world: &Arc<World>, number: usize, wall: &Wall) -> Result<Engine
     actions::register(builder, world, number).start().await
 }
 
-/// Tasks end with their process.
+/// The tasks of a process. They end with it.
 struct ProcessTasks {
     world: Arc<World>,
     number: usize,
@@ -99,7 +99,7 @@ impl Spawn for ProcessTasks {
     }
 }
 
-/// Ids that sort by the time they were made and name the process that made them.
+/// A generator of ids that sort by creation order and contain the number of their process.
 struct ProcessIds {
     world: Arc<World>,
     number: usize,
@@ -114,7 +114,7 @@ impl Ids for ProcessIds {
     }
 }
 
-/// The simulated process that gave itself this id.
+/// Returns the number of the simulated process with this id.
 pub(crate) fn number_of(process: ProcessId) -> usize {
     (process.0.as_u128() & 0xFFFF) as usize
 }

@@ -1,9 +1,9 @@
-//! The `race` workload: events, waits for them and the end of those waits come in every order, on two engines that share a store
-//! and die now and then. Whatever the order, the rule says what has to come of it:
+//! The `race` workload: events, waits for them and timeouts of these waits come in every order, on two engines that
+//! share a store and sometimes die. In every order these rules must hold:
 //!
-//! - a run takes only an event of its key that was accepted before the wait's time was over;
-//! - if one was there before that, and lived when the wait opened, the run has taken one;
-//! - each run is resolved once, and each event starts what it is a trigger of once, however often it was sent.
+//! - A run takes only an event with its key that was accepted before the wait timed out.
+//! - If such an event was stored before the timeout and had not expired when the wait opened, the run has taken one.
+//! - Each run is resolved once, and each event starts its triggered run once, no matter how often it was sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -15,13 +15,13 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use stepwell::host::{BoxFuture, Host, Ids, Spawn};
 use stepwell::{Engine, Event, Start};
-use stepwell_core::snapshot::Finished;
-use stepwell_core::{Definition, Document, RunId, Snapshot, Timestamp};
+use stepwell_core::snapshot::RunEnd;
+use stepwell_core::{Definition, RunId, Snapshot, Timestamp, WorkflowSource};
 use stepwell_store::{
-    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Due, Hints,
-    HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, MemoryStore, Page, ProcessId, Record, RecordQuery,
-    Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantId,
-    TenantScope, WaitQuery, WaitRow,
+    Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitRef, Committed, DueTenant,
+    Heartbeat, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Membership, MemoryStore, Page,
+    ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store, StoreError,
+    TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use uuid::Uuid;
 
@@ -45,42 +45,42 @@ const STARTS: &str = "
 trigger: { id: ping, type: event, eventName: PING }
 steps: [{ id: done, type: control.return, value: { $expr: payload.id } }]
 ";
-/// How long a wait is, in microseconds.
+/// Timeout of a wait, in microseconds.
 const TIMEOUT_US: i64 = 1_000_000;
-/// Nothing begins and nobody dies after this.
+/// Time after which nothing starts and no process dies, in microseconds.
 const QUIET_US: i64 = 3_000_000;
-/// What is left over has so long to come to its end.
+/// Time for the remaining runs to end after that, in microseconds.
 const PATIENCE_US: i64 = 60_000_000;
 const LEASE_MS: u64 = 400;
 const ENGINES: usize = 2;
 
-/// How often to let them race.
+/// Options of the `race` workload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How many interleavings.
+    /// Number of interleavings to run.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// Only this one.
+    /// Runs the interleaving of this seed only.
     #[arg(long)]
     seed: Option<u64>,
-    /// A planted bug: events that came before a wait are not found by it. It must be noticed, or this proves nothing.
+    /// Plants a bug: a wait does not find events that arrived before it. The workload must detect it.
     #[arg(long)]
     plant: bool,
-    /// Fewer interleavings.
+    /// Runs 1,000 interleavings only.
     #[arg(long)]
     short: bool,
-    /// JSON only.
+    /// Accepted for uniformity; the output is always JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What has happened in all of them.
+/// Counts over all interleavings.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     runs: u64,
     taken: u64,
     late: u64,
-    /// Events that were accepted before the wait was there, while it was, at its very end, and after it.
+    /// Events accepted before the wait opened; `during` it; `near` its timeout; `after` it.
     before: u64,
     during: u64,
     near: u64,
@@ -151,7 +151,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// A process: its engine, and whether it lives.
+/// A process with its engine. `lives` is `false` after its death.
 struct Process {
     slot: usize,
     lives: bool,
@@ -164,12 +164,12 @@ struct Scene {
     made: u64,
     processes: Vec<Process>,
     doomed: Vec<usize>,
-    /// When an event's commit was applied, in microseconds.
+    /// Time when the commit of an event was applied, in microseconds.
     applied: BTreeMap<RunId, i64>,
-    /// In a thousand commits: those at which the process dies.
+    /// Commits per 1,000 during which the process dies.
     deadly: u64,
     is_quiet: bool,
-    /// Clients that wait for an answer.
+    /// Number of clients that have not finished.
     clients: usize,
     tally: Tally,
 }
@@ -201,7 +201,7 @@ impl World {
     }
 }
 
-/// The store as a process sees it: calls take a while, and a dead process hears nothing.
+/// The store as a process sees it: calls take time, and a dead process gets no answer.
 struct Wire {
     world: Arc<World>,
     process: usize,
@@ -265,14 +265,14 @@ impl Store for Wire {
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         self.call(self.world.memory.claim(scope, claim)).await
     }
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
-        self.call(self.world.memory.due(dead)).await
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
+        self.call(self.world.memory.due(expired)).await
     }
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         self.call(self.world.memory.tenants(after, limit)).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        self.call(self.world.memory.beat(beat)).await
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Membership, StoreError> {
+        self.call(self.world.memory.heartbeat(beat)).await
     }
     fn hints(&self) -> Hints {
         self.world.memory.hints()
@@ -305,15 +305,15 @@ impl Store for Wire {
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         self.call(self.world.memory.records(scope, query)).await
     }
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
-        self.call(self.world.memory.sweep(scope, sweep)).await
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
+        self.call(self.world.memory.cleanup(scope, cleanup)).await
     }
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
         self.world.memory.migrate().await
     }
 }
 
-/// What an engine takes from its process.
+/// The host functions of an engine: tasks and ids.
 struct Machine {
     world: Arc<World>,
     number: usize,
@@ -338,8 +338,8 @@ fn definitions() -> &'static [Definition; 2] {
     static READ: OnceLock<[Definition; 2]> = OnceLock::new();
     READ.get_or_init(|| {
         [("waits", WAITS), ("starts", STARTS)].map(|(name, text)| {
-            let document = Document::read(text, Some(name));
-            document.expect("the workflows of the race are sound: every race reads them").definition().clone()
+            let document = WorkflowSource::read(text, Some(name));
+            document.expect("the workflows of the race are valid").definition().clone()
         })
     })
 }
@@ -353,7 +353,7 @@ async fn live(world: Arc<World>, number: usize) {
         builder = builder.workflow(definition.clone());
     }
     let builder = builder.with(|options| {
-        (options.lease_ms, options.poll_ms, options.upkeep_ms) = (LEASE_MS, 100, 600_000);
+        (options.lease_ms, options.poll_ms, options.maintenance_interval_ms) = (LEASE_MS, 100, 600_000);
         options.max_crashes = 1_000;
     });
     if let Ok(engine) = builder.start().await
@@ -363,7 +363,7 @@ async fn live(world: Arc<World>, number: usize) {
     }
 }
 
-/// Somebody outside who asks until there is an answer.
+/// An external client that repeats its request until it succeeds.
 async fn client(world: Arc<World>, at: u64, ask: impl AsyncFn(Engine) -> bool) {
     world.sleep(at).await;
     loop {
@@ -397,7 +397,7 @@ async fn client(world: Arc<World>, at: u64, ask: impl AsyncFn(Engine) -> bool) {
     world.scene().clients -= 1;
 }
 
-/// An event that will be sent.
+/// An event that a client sends.
 #[derive(Debug, Clone)]
 struct Sent {
     id: String,
@@ -405,9 +405,9 @@ struct Sent {
     kept_ms: u64,
 }
 
-/// What happens in one race, and when.
+/// The script of one race.
 struct Plot {
-    /// Keys of runs and when they are started, in microseconds.
+    /// The key of each run and its start time in microseconds.
     runs: Vec<(u64, u64)>,
     events: Vec<(Sent, Vec<u64>)>,
     kills: Vec<(i64, usize)>,
@@ -449,7 +449,7 @@ impl Plot {
     }
 }
 
-/// One race; says what was wrong with it.
+/// Runs one race and checks the rules.
 fn race(seed: u64, plant: bool) -> Result<Tally, String> {
     let mut dice = Dice::new(seed, Part::Plot);
     let plot = Plot::of(&mut dice);
@@ -503,7 +503,7 @@ fn send_off(world: &Arc<World>, plot: &Plot) {
                 let Sent { id, key, kept_ms } = sent.clone();
                 let event =
                     Event::new("PING").source("race").id(id.as_str()).with(&json!({ "id": id, "key": key }));
-                engine.emit(event.kept_for(Duration::from_millis(kept_ms))).await.is_ok()
+                engine.emit(event.ttl(Duration::from_millis(kept_ms))).await.is_ok()
             };
             let task = client(world.clone(), *at, ask);
             world.board.spawn(Owner::Outside, Box::pin(task));
@@ -511,7 +511,7 @@ fn send_off(world: &Arc<World>, plot: &Plot) {
     }
 }
 
-/// Lets the tasks of one race go on, one at a time.
+/// The scheduler of one race. It continues one task at a time.
 struct Ring {
     world: Arc<World>,
     tasks: Tasks,
@@ -563,12 +563,12 @@ impl Ring {
                 }
             }
             if now > QUIET_US + PATIENCE_US {
-                return Err(format!("after a minute it is not over: {}", self.stuck()));
+                return Err(format!("the race did not end within a minute: {}", self.stuck()));
             }
             let next = [kills.first().map(|(at, _)| *at), begins.first().map(|(at, ..)| *at)];
             let quiet = (now < QUIET_US).then_some(QUIET_US);
             let next = next.into_iter().chain([self.world.time.next_sleeper(), quiet]).flatten().min();
-            self.world.time.set(next.ok_or("nothing will ever happen again")?);
+            self.world.time.set(next.ok_or("deadlock: no task can continue")?);
         }
     }
 
@@ -578,7 +578,7 @@ impl Ring {
             .find(|number| scene.processes[*number].slot == slot && scene.processes[*number].lives)
     }
 
-    /// The tasks of the dead end, and another process takes their place a little later.
+    /// Ends the tasks of dead processes and schedules their replacements.
     fn bury(&mut self, begins: &mut BTreeSet<(i64, usize, u64)>, now: i64, count: &mut u64) {
         loop {
             let (number, slot, engine) = {
@@ -621,7 +621,7 @@ fn runs(world: &World) -> Vec<RunSummary> {
     at_once(world.memory.runs(TenantScope::single(), query)).map(|page| page.items).unwrap_or_default()
 }
 
-/// An event as it was kept.
+/// An event as it is stored.
 struct Accepted {
     id: String,
     key: u64,
@@ -630,15 +630,16 @@ struct Accepted {
     applied: i64,
 }
 
-/// What has come of a race is what the rule says.
+/// Checks the result of a race against the rules.
 fn verdict(world: &World, plot: &Plot) -> Result<(), String> {
     let scope = TenantScope::single();
     let (mut events, mut waits, mut starts) = (Vec::new(), Vec::new(), BTreeMap::<String, u64>::new());
     for run in runs(world) {
         if run.status != Status::Completed {
-            return Err(format!("run {} of `{}` has ended as {}", run.run, run.workflow, run.status));
+            return Err(format!("run {} of `{}` ended as {}", run.run, run.workflow, run.status));
         }
-        let loaded = at_once(world.memory.load(scope, run.run)).ok().flatten().ok_or("a run is gone")?;
+        let loaded =
+            at_once(world.memory.load(scope, run.run)).ok().flatten().ok_or("a run no longer exists")?;
         let state: Value = serde_json::from_slice(&loaded.head.state).map_err(|error| error.to_string())?;
         match run.workflow.as_str() {
             "waits" => waits.push(wait(world, run.run, &loaded)?),
@@ -650,12 +651,12 @@ fn verdict(world: &World, plot: &Plot) -> Result<(), String> {
         }
     }
     if waits.len() != plot.runs.len() || events.len() != plot.events.len() {
-        return Err(format!("{} runs and {} events are there", waits.len(), events.len()));
+        return Err(format!("found {} runs and {} events", waits.len(), events.len()));
     }
     for event in &events {
         match starts.get(&event.id) {
             Some(1) => {}
-            other => return Err(format!("{} has started {other:?} runs", event.id)),
+            other => return Err(format!("{} started {other:?} runs", event.id)),
         }
     }
     let mut tally = Tally::default();
@@ -679,15 +680,15 @@ fn event(world: &World, run: RunId, state: &Value) -> Result<Accepted, String> {
         key: kept["data"]["key"].as_u64().unwrap_or(u64::MAX),
         accepted: time("accepted")?,
         until: time("until")?,
-        applied: world.scene().applied.get(&run).copied().ok_or("an event that nobody has accepted")?,
+        applied: world.scene().applied.get(&run).copied().ok_or("an event was never committed")?,
     })
 }
 
-/// A run that has waited.
+/// A run that has finished its wait.
 struct Waited {
     key: u64,
     opened: i64,
-    /// The event it has taken, or `late`.
+    /// Id of the event it has taken, or `late` after a timeout.
     took: String,
 }
 
@@ -708,8 +709,8 @@ fn wait(world: &World, run: RunId, loaded: &Loaded) -> Result<Waited, String> {
         return Err(format!("run {run} was resolved {ends} times"));
     }
     let took = match snapshot.finished() {
-        Some(Finished::Completed { output: Some(Value::String(took)), .. }) => took.clone(),
-        other => return Err(format!("run {run} has ended with {other:?}")),
+        Some(RunEnd::Completed { output: Some(Value::String(took)), .. }) => took.clone(),
+        other => return Err(format!("run {run} ended with {other:?}")),
     };
     let key = snapshot.context()["payload"]["key"].as_u64().unwrap_or(u64::MAX);
     Ok(Waited { key, opened: micros(snapshot.created_at()), took })
@@ -735,15 +736,15 @@ impl Waited {
         if self.took == "late" {
             tally.late += 1;
             return match own().find(must) {
-                Some(event) => Err(format!("a run was late although it had {}", told(event))),
+                Some(event) => Err(format!("a run timed out although it could have taken {}", told(event))),
                 None => Ok(()),
             };
         }
         tally.taken += 1;
         match own().find(|event| event.id == self.took) {
             Some(event) if may(&event) => Ok(()),
-            Some(event) => Err(format!("a run has taken {}, which it must not", told(event))),
-            None => Err(format!("a run has taken {}, which is not its own", self.took)),
+            Some(event) => Err(format!("a run took {}, outside its wait", told(event))),
+            None => Err(format!("a run took {}, which has another key", self.took)),
         }
     }
 }

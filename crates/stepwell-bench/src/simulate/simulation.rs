@@ -1,4 +1,4 @@
-//! One simulation: everything that happens follows from its seed.
+//! One simulation. Everything that happens follows from its seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use super::tally::Tally;
 use super::tasks::{Owner, Tasks};
 use super::world::World;
 
-/// What came of a simulation.
+/// The result of a simulation.
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
     pub(crate) hash: u64,
     pub(crate) violation: Option<Violation>,
 }
 
-/// Something that must not be.
+/// A violation of a guarantee.
 #[derive(Debug)]
 pub(crate) struct Violation {
     pub(crate) seed: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Violation {
     pub(crate) trace: Vec<String>,
 }
 
-/// Something that happens to a process, a clock or all of them.
+/// A scripted event of a process, a clock or the whole simulation.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Begin { slot: usize },
@@ -42,10 +42,11 @@ enum Event {
     Quiet,
 }
 
-/// Faults end then, and what is left over has so long to come to its end.
+/// Time at which faults end, in microseconds.
 const QUIET_US: i64 = 12_000_000;
+/// Time for the remaining runs to end after that, in microseconds.
 const PATIENCE_US: i64 = 120_000_000;
-/// So often something may go on without any time passing.
+/// Maximum number of task steps without any time passing.
 const HOT: u64 = 20_000;
 
 struct Simulation {
@@ -56,11 +57,11 @@ struct Simulation {
     slots: usize,
     events: BTreeMap<(i64, u64), Event>,
     count: u64,
-    /// Tasks that stand still until then.
+    /// Paused tasks, each with the time at which it continues.
     stalled: BTreeMap<u64, i64>,
 }
 
-/// Runs a seed.
+/// Simulates one seed and returns its result.
 pub(crate) fn run(seed: u64, plant: Option<Plant>, aloud: bool) -> Outcome {
     let world = Arc::new(World::new(seed, plant, aloud));
     let temper = world.scene().temper.clone();
@@ -93,7 +94,7 @@ pub(crate) fn run(seed: u64, plant: Option<Plant>, aloud: bool) -> Outcome {
 }
 
 impl Simulation {
-    /// What will happen, and when.
+    /// Schedules the faults of the simulation.
     fn write_plot(&mut self, temper: &Temper) {
         for slot in 0..self.slots {
             let at = self.plot.below(300_000) as i64;
@@ -131,7 +132,7 @@ impl Simulation {
         self.events.insert((at, self.count), event);
     }
 
-    /// Goes on until everything has come to its end, or something is wrong.
+    /// Runs the simulation until everything has ended, or a violation was found.
     fn go(&mut self) {
         let mut hot = 0;
         loop {
@@ -148,7 +149,7 @@ impl Simulation {
             if self.step(now) {
                 hot += 1;
                 if hot > HOT {
-                    self.world.judge(Err(format!("something has gone on {HOT} times at the same instant")));
+                    self.world.judge(Err(format!("tasks continued {HOT} times without time passing")));
                 }
                 continue;
             }
@@ -158,7 +159,7 @@ impl Simulation {
             }
             match self.next_time(now) {
                 Some(next) => self.world.time.set(next),
-                None => return self.world.judge(Err("nothing will ever happen again".to_owned())),
+                None => return self.world.judge(Err("deadlock: no task can continue".to_owned())),
             }
         }
     }
@@ -179,7 +180,7 @@ impl Simulation {
         self.tasks.step(&mut self.order, may_run).is_some()
     }
 
-    /// When something can go on again.
+    /// Returns the next time at which something can continue.
     fn next_time(&self, now: i64) -> Option<i64> {
         let event = self.events.keys().next().map(|(at, _)| *at);
         let scene = self.world.scene();
@@ -188,7 +189,7 @@ impl Simulation {
         [event, thaw, self.world.time.next_sleeper()].into_iter().flatten().min()
     }
 
-    /// Takes up new tasks and buries dead processes.
+    /// Adopts new tasks, and ends the tasks of dead processes.
     fn reap(&mut self) {
         loop {
             let lives: Vec<bool> = {
@@ -217,7 +218,7 @@ impl Simulation {
         Some((number, process.slot, process.engine.take()))
     }
 
-    /// The living process of a slot.
+    /// Returns the process of a slot that is alive.
     fn living(&self, slot: usize) -> Option<usize> {
         let scene = self.world.scene();
         (0..scene.processes.len()).rev().find(|number| {
@@ -252,7 +253,7 @@ impl Simulation {
         let scene = &mut *scene;
         let Some(process) = scene.processes.get_mut(number) else { return };
         match event {
-            Event::Kill { .. } => return scene.kill(now, number, "at some moment"),
+            Event::Kill { .. } => return scene.kill(now, number, "at a random moment"),
             Event::Freeze { us, .. } => {
                 process.frozen_until = now + us as i64;
                 scene.tally.freezes += 1;
@@ -279,7 +280,7 @@ impl Simulation {
         scene.trace.line(now, format_args!("p{number}: {event:?}"));
     }
 
-    /// From here on nothing goes wrong, and at least one process lives.
+    /// Ends all faults and makes sure that at least one process is alive.
     fn quiet(&mut self, now: i64) {
         self.stalled.clear();
         let only_one = self.plot.chance(500);
@@ -287,7 +288,7 @@ impl Simulation {
         {
             let mut scene = self.world.scene();
             let scene = &mut *scene;
-            scene.trace.line(now, format_args!("from here on it is quiet"));
+            scene.trace.line(now, format_args!("quiet from here on"));
             scene.quiet_since = Some(now);
             scene.oracle.quiet_since = Some(now);
             for (number, process) in scene.processes.iter_mut().enumerate().filter(|(_, p)| p.lives) {
@@ -302,18 +303,18 @@ impl Simulation {
             let spared = self.plot.below(living.len().max(1) as u64) as usize;
             for (index, number) in living.iter().enumerate() {
                 if index != spared {
-                    self.world.kill(*number, "for good");
+                    self.world.kill(*number, "without replacement");
                 }
             }
         }
         if living.is_empty() || !only_one {
             (0..self.slots).for_each(|slot| self.at(now, Event::Begin { slot }));
-            // One that stops may still be there; its slot is free when it is gone.
+            // A stopping process may still occupy its slot; try again when it has ended.
             (0..self.slots).for_each(|slot| self.at(now + 8_000_000, Event::Begin { slot }));
         }
     }
 
-    /// Everything has come to its end, or it was given long enough.
+    /// Returns `true` when everything has ended. Reports a violation after the time limit.
     fn is_over(&self, now: i64) -> bool {
         let mut scene = self.world.scene();
         let scene = &mut *scene;
@@ -326,19 +327,19 @@ impl Simulation {
         }
         let stuck = match scene.oracle.unended() {
             Some(run) => format!(
-                "{}: it has not come to its end: {} in {:?}, owned by {:?}",
+                "{}: has not ended: {} in {:?}, owned by {:?}",
                 run.name,
                 run.status,
                 run.places(),
                 run.owner.map(process::number_of)
             ),
-            None => format!("{} clients still wait for something", scene.clients_left),
+            None => format!("{} clients are still waiting", scene.clients_left),
         };
         scene.judge(Err(stuck));
         true
     }
 
-    /// The last checks; and everything is let go of.
+    /// Makes the final checks and drops all tasks and engines.
     fn close(&mut self) {
         {
             let mut scene = self.world.scene();
@@ -358,23 +359,23 @@ impl Simulation {
     }
 }
 
-/// A process stops in an orderly way.
+/// Stops a process gracefully.
 async fn stop(world: Arc<World>, number: usize, engine: Option<stepwell::Engine>) {
     if let Some(engine) = engine {
         engine.stop(GRACE).await;
     }
     world.trace(format_args!("p{number} has stopped"));
     world.judge(check_stopped(&world, number));
-    world.kill(number, "in an orderly way");
+    world.kill(number, "after a graceful stop");
 }
 
-/// A process that nothing kept from it has let go of every run.
+/// Checks that a process that stopped without disturbance has released all its runs.
 fn check_stopped(world: &World, number: usize) -> Result<(), String> {
     let scene = world.scene();
     let undisturbed = scene.temper.name == "orderly" && !scene.processes[number].was_stalled;
     let owned = scene.oracle.runs.values().find(|run| run.owner.map(process::number_of) == Some(number));
     match owned.filter(|_| undisturbed) {
-        Some(run) => Err(format!("{}: p{number} has stopped and still owns it", run.name)),
+        Some(run) => Err(format!("{}: p{number} has stopped and still owns the run", run.name)),
         None => Ok(()),
     }
 }

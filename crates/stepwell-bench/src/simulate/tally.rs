@@ -1,8 +1,8 @@
-//! What a simulation has seen, in numbers.
+//! Counters of a simulation.
 
 use serde_json::{Value, json};
 
-/// What a simulation has seen, in numbers.
+/// Counters of one or several simulations.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) seeds: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Tally {
     pub(crate) clock_jumps: u64,
     pub(crate) timers: u64,
     pub(crate) signals: u64,
-    pub(crate) tries: u64,
+    pub(crate) attempts: u64,
     pub(crate) retries: u64,
     pub(crate) children: u64,
     pub(crate) cancelled: u64,
@@ -48,7 +48,7 @@ impl Tally {
             ("clock_jumps", &mut self.clock_jumps),
             ("timers", &mut self.timers),
             ("signals", &mut self.signals),
-            ("tries", &mut self.tries),
+            ("attempts", &mut self.attempts),
             ("retries", &mut self.retries),
             ("children", &mut self.children),
             ("cancelled", &mut self.cancelled),
@@ -56,7 +56,7 @@ impl Tally {
         ]
     }
 
-    /// The numbers as a JSON object.
+    /// Returns the counters as a JSON object.
     pub(crate) fn line(&self) -> Value {
         let mut line = json!({});
         for (name, count) in self.clone().fields() {

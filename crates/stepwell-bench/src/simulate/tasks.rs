@@ -1,4 +1,4 @@
-//! Runs the tasks of all simulated processes on one thread, in an order that the dice decide.
+//! Runs the tasks of all simulated processes on one thread, in a random order that follows from the seed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,23 +9,23 @@ use stepwell::host::BoxFuture;
 
 use super::dice::Dice;
 
-/// Whose task it is: it ends with its process.
+/// The owner of a task. A task ends with its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
-    /// Nobody's who can die: clients, and what is on its way to the store.
+    /// No process: clients, and calls on their way to the store.
     Outside,
     /// A simulated process, by its number.
     Process(usize),
 }
 
-/// Where new and woken tasks are put down.
+/// The queue of new and woken tasks.
 #[derive(Default)]
 pub(crate) struct Board(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
     fresh: Vec<(Owner, BoxFuture<()>)>,
-    /// In the order in which they were woken.
+    /// Task ids in the order in which they were woken.
     ready: Vec<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Board {
     }
 }
 
-/// What a task is woken with.
+/// The waker of one task. It queues the task once per wake-up.
 struct Bell {
     task: u64,
     rung: AtomicBool,
@@ -64,7 +64,7 @@ struct Task {
     bell: Arc<Bell>,
 }
 
-/// The tasks.
+/// All tasks of a simulation.
 pub(crate) struct Tasks {
     board: Arc<Board>,
     tasks: BTreeMap<u64, Task>,
@@ -76,7 +76,7 @@ impl Tasks {
         Tasks { board, tasks: BTreeMap::new(), count: 0 }
     }
 
-    /// Takes up what was spawned; tasks of processes that do not live are dropped.
+    /// Takes over newly spawned tasks. Drops tasks of processes that are not alive.
     pub(crate) fn adopt(&mut self, lives: impl Fn(Owner) -> bool) {
         let fresh = std::mem::take(&mut self.board.lists().fresh);
         for (owner, future) in fresh {
@@ -91,7 +91,7 @@ impl Tasks {
         }
     }
 
-    /// Lets one task go on that is ready and may; `None` = there is none.
+    /// Polls one ready task that may run. Returns `None` if there is none.
     pub(crate) fn step(&mut self, dice: &mut Dice, may_run: impl Fn(u64, Owner) -> bool) -> Option<()> {
         let next = {
             let mut lists = self.board.lists();
@@ -115,15 +115,15 @@ impl Tasks {
         Some(())
     }
 
-    /// Ends every task of a process at once, wherever it waits.
+    /// Drops every task of a process immediately, at its current await.
     pub(crate) fn end_of(&mut self, owner: Owner) {
         let theirs: Vec<u64> =
             self.tasks.iter().filter(|(_, task)| task.owner == owner).map(|(id, _)| *id).collect();
-        // Oldest first, so that what their ends wake is always woken in the same order.
+        // Oldest first, so that dropping them wakes other tasks always in the same order.
         theirs.iter().for_each(|id| drop(self.tasks.remove(id)));
     }
 
-    /// A task of this process, if it has one.
+    /// Returns a random task of this process, if it has one.
     pub(crate) fn any_of(&self, owner: Owner, dice: &mut Dice) -> Option<u64> {
         let theirs: Vec<u64> =
             self.tasks.iter().filter(|(_, task)| task.owner == owner).map(|(id, _)| *id).collect();

@@ -1,4 +1,4 @@
-//! The simulator is tested by what it finds: nothing in the engine, and every planted bug.
+//! Tests of the simulator: it finds no violation in the engine, and it finds every planted bug.
 
 use super::faults::Plant;
 use super::{simulate, simulation};
@@ -19,7 +19,7 @@ fn other_seeds_give_other_traces() {
 }
 
 #[test]
-fn nothing_is_found_where_nothing_is_planted() {
+fn correct_engine_has_no_violation() {
     let report = simulate(0, 150, None, false, 2);
     assert!(report.first.is_none(), "{:?}", report.first);
     assert!(report.tally.takeovers > 0 && report.tally.fenced > 0, "{:?}", report.tally);
@@ -31,21 +31,21 @@ fn found(plant: Plant) {
 }
 
 #[test]
-fn a_store_without_fences_is_found() {
+fn missing_fence_check_is_found() {
     found(Plant::NoFence);
 }
 
 #[test]
-fn a_store_that_answers_early_is_found() {
+fn early_acknowledgement_is_found() {
     found(Plant::AnswerEarly);
 }
 
 #[test]
-fn a_store_that_compares_no_versions_is_found() {
+fn missing_revision_check_is_found() {
     found(Plant::NoVersionCheck);
 }
 
 #[test]
-fn an_engine_that_follows_the_wall_clock_is_found() {
+fn wall_clock_timers_are_found() {
     found(Plant::WallClockTimers);
 }

@@ -1,4 +1,4 @@
-//! The one simulated time, and the clocks by which processes see it.
+//! The simulated time, and the clocks through which processes see it.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use stepwell::host::{BoxFuture, Clock};
 use stepwell_core::Timestamp;
 
-/// When a simulation begins: 1 January 2026, in microseconds.
+/// Start time of every simulation: 1 January 2026, in microseconds since the Unix epoch.
 const BEGINS: i64 = 1_767_225_600_000_000;
 
-/// The true time, in microseconds since the simulation began. It moves only when nobody has anything to do.
+/// The true time, in microseconds since the simulation began. It advances only when no task can continue.
 #[derive(Default)]
 pub(crate) struct Time(Mutex<Hands>);
 
@@ -28,7 +28,7 @@ impl Time {
         self.hands().now
     }
 
-    /// Moves to this time and wakes who slept until then.
+    /// Advances to this time and wakes the sleepers that are due.
     pub(crate) fn set(&self, to: i64) {
         let mut hands = self.hands();
         hands.now = hands.now.max(to);
@@ -39,18 +39,18 @@ impl Time {
         woken.into_values().for_each(Waker::wake);
     }
 
-    /// When the next sleeper is to be woken.
+    /// Returns the time at which the next sleeper is due.
     pub(crate) fn next_sleeper(&self) -> Option<i64> {
         self.hands().sleepers.keys().next().map(|(at, _)| *at)
     }
 
-    /// Everybody looks at the clock again: one of them was set.
+    /// Wakes all sleepers so that they read their clock again, after a clock has jumped.
     pub(crate) fn wake_all(&self) {
         let woken = std::mem::take(&mut self.hands().sleepers);
         woken.into_values().for_each(Waker::wake);
     }
 
-    /// Is done after so many microseconds of true time.
+    /// Returns a future that completes after `us` microseconds of true time.
     pub(crate) fn sleep(self: &Arc<Self>, us: u64) -> Sleep {
         let at = self.now() + us as i64;
         Sleep { time: self.clone(), wall: Wall::default(), at, key: None }
@@ -61,7 +61,7 @@ impl Time {
     }
 }
 
-/// How far a process's wall clock is ahead of the true time, in microseconds.
+/// The offset of a process's wall clock from the true time, in microseconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wall(Arc<AtomicI64>);
 
@@ -75,10 +75,10 @@ impl Wall {
     }
 }
 
-/// What an engine is given as its clock: the true time, or, planted, a wall clock that is set now and then.
+/// The clock of an engine: the true time or, with the planted bug, a wall clock that jumps.
 pub(crate) struct ProcessClock {
     pub(crate) time: Arc<Time>,
-    /// Stays at zero unless the engine is to follow the wall clock.
+    /// Stays at zero unless the engine uses the wall clock.
     pub(crate) wall: Wall,
 }
 
@@ -93,17 +93,17 @@ impl Clock for ProcessClock {
     }
 }
 
-/// An instant of the simulation as the engine writes it.
+/// Converts a time of the simulation to a timestamp.
 pub(crate) fn timestamp(us: i64) -> Timestamp {
     Timestamp::from_micros(BEGINS + us)
 }
 
-/// Microseconds since the simulation began.
+/// Converts a timestamp to microseconds since the simulation began.
 pub(crate) fn micros(at: Timestamp) -> i64 {
     at.micros() - BEGINS
 }
 
-/// Is done when a clock shows a time.
+/// A future that completes when a clock shows the time `at`.
 pub(crate) struct Sleep {
     time: Arc<Time>,
     wall: Wall,

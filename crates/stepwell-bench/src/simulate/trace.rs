@@ -1,17 +1,17 @@
-//! What happened in a simulation, line by line: its end for people, its hash to compare two runs of a seed.
+//! The trace of a simulation: its last lines for reports, and a hash to compare two runs of a seed.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Lines that a report shows.
+/// Number of lines in a report.
 const SHOWN: usize = 50;
 
-/// What happened.
+/// The recorded lines of a simulation and their hash.
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
     newest: VecDeque<String>,
-    /// Every line is printed as it comes.
+    /// Prints every line immediately.
     aloud: bool,
 }
 
@@ -36,12 +36,12 @@ impl Trace {
         self.newest.push_back(line);
     }
 
-    /// The last lines.
+    /// Returns the last lines, at most 50.
     pub(crate) fn newest(&self) -> Vec<String> {
         self.newest.iter().cloned().collect()
     }
 
-    /// The same for the same lines.
+    /// Returns the hash of all lines. Equal traces have equal hashes.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }

@@ -1,4 +1,4 @@
-//! The way from a process to the store: calls take time, get lost, and processes die over them.
+//! The connection of a process to the store: calls take time, get lost, and processes die during them.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use stepwell::host::BoxFuture;
 use stepwell_core::RunId;
 use stepwell_store::{
-    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record, RecordQuery,
-    Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope,
-    WaitQuery, WaitRow,
+    Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitRef, Committed, Document,
+    DocumentQuery, DueTenant, Heartbeat, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded,
+    Membership, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store,
+    StoreError, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 
@@ -19,10 +19,10 @@ use super::plant;
 use super::tasks::Owner;
 use super::world::World;
 
-/// Answers that take longer than this are worth a line.
+/// Delay of an answer above which it is traced, in microseconds.
 const SLOW_US: u64 = 50_000;
 
-/// The store as a process sees it.
+/// The store as one process sees it.
 pub(crate) struct Wire {
     pub(crate) world: Arc<World>,
     pub(crate) process: usize,
@@ -37,7 +37,7 @@ fn unanswered() -> StoreError {
 }
 
 impl Wire {
-    /// Makes a call that decides nothing.
+    /// Executes a call other than a commit.
     async fn call<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -60,7 +60,7 @@ impl Wire {
         .unwrap_or_else(|| Err(unanswered()))
     }
 
-    /// Goes the way of a call: as a part of the caller, or by itself.
+    /// Executes a call as part of the calling task, or as an independent task if the trip says so.
     async fn carry<T: Send + 'static>(
         &self,
         trip: Trip,
@@ -71,7 +71,7 @@ impl Wire {
         }
         let (answers, answer) = oneshot::channel();
         let task: BoxFuture<()> = Box::pin(async move {
-            // Whoever asked may be dead by now.
+            // The caller may be dead by now.
             let _ = answers.send(way.await);
         });
         self.world.board.spawn(Owner::Outside, task);
@@ -79,7 +79,7 @@ impl Wire {
     }
 }
 
-/// The way of a commit to the store and back.
+/// Executes a commit with the delays and the outcome of its trip.
 async fn commit_way(
     world: Arc<World>,
     process: usize,
@@ -91,7 +91,7 @@ async fn commit_way(
     let reference = commit.reference();
     let unknown = || CommitError::Unknown { reference, why: "the answer was lost (simulated)".to_owned() };
     world.sleep(trip.there_us).await;
-    // Nobody dies any more when it is quiet, whatever was to come.
+    // No process dies in quiet times, even if the trip says so.
     let is_quiet = world.scene().quiet_since.is_some();
     let fate = match trip.fate {
         Fate::DeathBefore | Fate::DeathAfter if is_quiet => Fate::Done,
@@ -116,7 +116,7 @@ async fn commit_way(
     }
     world.sleep(trip.back_us).await;
     if trip.back_us > SLOW_US {
-        world.trace(format_args!("p{process} is answered what was issued {issued}"));
+        world.trace(format_args!("p{process} gets the answer to the commit issued {issued}"));
     }
     if trip.fate == Fate::Unanswered {
         world.lost_answer(process, issued);
@@ -136,7 +136,8 @@ impl Store for Wire {
         if world.plant == Some(Plant::AnswerEarly) {
             return Ok(plant::answer_early(&world, process, scope, commit, trip.there_us + 20_000));
         }
-        let lost = CommitError::Unknown { reference: commit.reference(), why: "nobody answers".to_owned() };
+        let lost =
+            CommitError::Unknown { reference: commit.reference(), why: "no answer (simulated)".to_owned() };
         let way = commit_way(world, process, trip, issued, scope, commit);
         self.carry(trip, way).await.unwrap_or(Err(lost))
     }
@@ -163,9 +164,9 @@ impl Store for Wire {
         .await
     }
 
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
         let memory = self.world.memory.clone();
-        self.call(async move { memory.due(dead).await }).await
+        self.call(async move { memory.due(expired).await }).await
     }
 
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
@@ -173,9 +174,9 @@ impl Store for Wire {
         self.call(async move { memory.tenants(after, limit).await }).await
     }
 
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Membership, StoreError> {
         let memory = self.world.memory.clone();
-        self.call(async move { memory.beat(beat).await }).await
+        self.call(async move { memory.heartbeat(beat).await }).await
     }
 
     fn hints(&self) -> Hints {
@@ -220,9 +221,9 @@ impl Store for Wire {
         self.call(async move { memory.records(scope, query).await }).await
     }
 
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
         let memory = self.world.memory.clone();
-        self.call(async move { memory.sweep(scope, sweep).await }).await
+        self.call(async move { memory.cleanup(scope, cleanup).await }).await
     }
 
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {

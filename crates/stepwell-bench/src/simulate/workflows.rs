@@ -1,13 +1,13 @@
-//! The workflows that are simulated, as an author writes them. What they may do is said once more, in `model`.
+//! The simulated workflows as an author writes them. `model` describes their allowed moves independently.
 
 use std::sync::OnceLock;
 
 use serde_json::Value;
 use stepwell_core::retry::{Backoff, Retry};
-use stepwell_core::spec::{Action, ChildRule, Join, Place, Quorum, Transition, Wait};
+use stepwell_core::spec::{ActionSpec, ChildRule, Join, Place, Quorum, Transition, Wait};
 use stepwell_core::{Definition, Spec};
 
-/// All of them, checked.
+/// Returns all simulated workflows.
 pub(crate) fn all() -> &'static [Definition] {
     static ALL: OnceLock<Vec<Definition>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -18,14 +18,14 @@ pub(crate) fn all() -> &'static [Definition] {
     })
 }
 
-/// An action whose output goes into the context field named after the transition.
+/// Returns a transition whose action saves its output in the context field named after the transition.
 fn acts(id: &str, from: &str, to: &str, action: &str) -> Transition {
     let action =
-        Action { name: action.into(), input: Value::Null, save_as: Some(id.to_owned()), version: None };
+        ActionSpec { name: action.into(), input: Value::Null, save_as: Some(id.to_owned()), version: None };
     Transition::new(id, from, to).action_with(action)
 }
 
-/// Steps in a row, one of which counts; the last one tells another run.
+/// Steps in a row, one of which increments a counter; the last one signals another run.
 fn chain() -> Spec {
     Spec::new("chain")
         .step("s0")
@@ -39,7 +39,7 @@ fn chain() -> Spec {
         .transition(acts("last", "s3", "done", "tell"))
 }
 
-/// An action that fails now and then, is retried with growing pauses, and given up for another place.
+/// An action that sometimes fails, is retried with growing pauses, and finally leads to another place.
 fn flaky() -> Spec {
     let retry = Retry {
         attempts: 3,
@@ -57,7 +57,7 @@ fn flaky() -> Spec {
         .transition(acts("repair", "handled", "repaired", "count"))
 }
 
-/// An action that fails without being retried: somebody does that by hand.
+/// An action that fails without automatic retries: a client retries it.
 fn mended() -> Spec {
     Spec::new("mended")
         .step("broken")
@@ -67,7 +67,7 @@ fn mended() -> Spec {
         .transition(acts("finish", "whole", "done", "count"))
 }
 
-/// A question with a time limit.
+/// A wait for an answer with a timeout.
 fn gate() -> Spec {
     Spec::new("gate")
         .step("asking")
@@ -80,7 +80,7 @@ fn gate() -> Spec {
         .transition(acts("give-up", "answer", "late", "work").after_ms(3_000))
 }
 
-/// Two branches, both needed; one of them waits for somebody, up to a time.
+/// Two branches, both required; one of them waits for a signal with a timeout.
 fn both() -> Spec {
     Spec::new("both")
         .step("begin")
@@ -101,7 +101,7 @@ fn both() -> Spec {
         .transition(acts("last", "meet", "done", "work"))
 }
 
-/// Two branches, the first of which ends the other.
+/// Two branches, of which the first to finish cancels the other.
 fn race() -> Spec {
     let of = vec!["x".into(), "y".into()];
     Spec::new("race")
@@ -115,7 +115,7 @@ fn race() -> Spec {
         .transition(acts("won", "first", "done", "work"))
 }
 
-/// Takes signals one after the other until it is closed.
+/// Applies signals one after the other until it is closed.
 fn inbox() -> Spec {
     let retry = Retry { attempts: 60, delay_ms: 80, backoff: Backoff::Fixed, ..Retry::default() };
     Spec::new("inbox")
@@ -141,7 +141,7 @@ fn parent() -> Spec {
         .transition(acts("mourn", "bereft", "sad", "work"))
 }
 
-/// A child that may fail for good.
+/// A child that may fail permanently.
 fn child() -> Spec {
     Spec::new("child")
         .step("c0")
@@ -151,7 +151,7 @@ fn child() -> Spec {
         .transition(acts("two", "c1", "done", "doomed"))
 }
 
-/// A child that does nothing for longer than anybody waits.
+/// A child that sleeps for longer than the simulation lasts.
 fn napper() -> Spec {
     Spec::new("napper")
         .step("asleep")

@@ -1,4 +1,4 @@
-//! What all parts of one simulation share: the time, the store, the processes and the oracle that watches them.
+//! The shared state of one simulation: the time, the store, the processes and the oracle that checks them.
 
 use std::fmt;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use super::tasks::Board;
 use super::time::{Sleep, Time, Wall};
 use super::trace::Trace;
 
-/// What all parts of one simulation share.
+/// The shared state of one simulation.
 pub(crate) struct World {
     pub(crate) plant: Option<Plant>,
     pub(crate) board: Arc<Board>,
@@ -28,7 +28,7 @@ pub(crate) struct World {
     scene: Mutex<Scene>,
 }
 
-/// What changes while it goes on.
+/// The mutable part of the shared state.
 pub(crate) struct Scene {
     pub(crate) trace: Trace,
     pub(crate) tally: Tally,
@@ -40,22 +40,22 @@ pub(crate) struct Scene {
     pub(crate) clients: Dice,
     pub(crate) ids: Dice,
     pub(crate) ids_made: u64,
-    /// Every process there has been, by its number.
+    /// All processes so far, indexed by their number.
     pub(crate) processes: Vec<Process>,
-    /// Processes that die as soon as the task at hand lets go.
+    /// Processes to end as soon as the current task yields.
     pub(crate) doomed: Vec<usize>,
-    /// From when on nothing goes wrong any more.
+    /// Time since when there are no more faults.
     pub(crate) quiet_since: Option<i64>,
-    /// Clients that still want something.
+    /// Number of clients that have not finished.
     pub(crate) clients_left: usize,
-    /// The commit at which a process dies, and the commits so far.
+    /// The number of the commit at which a process dies.
     pub(crate) deadly_commit: Option<u64>,
     pub(crate) commits_begun: u64,
-    /// What was found to be wrong first.
+    /// The first violation found.
     pub(crate) violation: Option<String>,
 }
 
-/// How the engines of a seed are set.
+/// The engine options of a seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) max_runs: usize,
@@ -63,16 +63,16 @@ pub(crate) struct Settings {
     pub(crate) max_crashes: u32,
 }
 
-/// A simulated process, from its birth to its death.
+/// A simulated process, alive or dead.
 pub(crate) struct Process {
     pub(crate) slot: usize,
     pub(crate) lives: bool,
-    /// It has begun to stop.
+    /// `true` once a graceful stop has begun.
     pub(crate) stops: bool,
     pub(crate) engine: Option<Engine>,
     pub(crate) frozen_until: i64,
     pub(crate) cut_until: i64,
-    /// One of its tasks was held up.
+    /// `true` if one of its tasks was paused.
     pub(crate) was_stalled: bool,
     pub(crate) wall: Wall,
 }
@@ -131,18 +131,18 @@ impl World {
         self.scene().trace.line(now, what);
     }
 
-    /// Something is wrong; the first thing counts.
+    /// Records a violation; only the first one counts.
     pub(crate) fn judge(&self, verdict: Result<(), String>) {
         self.scene().judge(verdict);
     }
 
-    /// A process dies; its tasks end when the one at hand lets go.
+    /// Kills a process. Its tasks end when the current task yields.
     pub(crate) fn kill(&self, process: usize, why: &str) {
         let now = self.now();
         self.scene().kill(now, process, why);
     }
 
-    /// What becomes of the next call of a process.
+    /// Chooses the trip of the next call of a process. Returns `None` while the process is disconnected.
     pub(crate) fn trip(&self, process: usize, commits: bool) -> Option<Trip> {
         let now = self.now();
         let mut scene = self.scene();
@@ -155,15 +155,15 @@ impl World {
         (process.cut_until <= now).then_some(trip)
     }
 
-    /// The answer to a commit was lost.
+    /// Records that the answer to a commit was lost.
     pub(crate) fn lost_answer(&self, process: usize, issued: i64) {
         let now = self.now();
         let mut scene = self.scene();
         scene.tally.lost_answers += 1;
-        scene.trace.line(now, format_args!("p{process} hears nothing of what was issued {issued}"));
+        scene.trace.line(now, format_args!("p{process} gets no answer to the commit issued {issued}"));
     }
 
-    /// A commit has come to the store.
+    /// Applies a commit that has arrived at the store, and lets the oracle check it.
     pub(crate) fn apply(
         &self,
         process: usize,
@@ -171,7 +171,7 @@ impl World {
         scope: TenantScope,
         commit: Commit,
     ) -> Result<Committed, CommitError> {
-        // The oracle sees what the process sent, whatever the store makes of it.
+        // The oracle gets the commit as the process sent it, before the planted bug changes it.
         let seen = commit.clone();
         let commit = plant::twist(self.plant, &self.memory, scope, commit);
         let answer = at_once(self.memory.commit(scope, commit));
@@ -192,13 +192,13 @@ impl World {
                 scene.trace.line(now, format_args!("p{process} refused {name}: {refused}"));
             }
             Err(error) => {
-                scene.judge(Err(format!("the store in memory failed: {error}")));
+                scene.judge(Err(format!("the memory store failed: {error}")));
             }
         }
         answer
     }
 
-    /// Runs were taken.
+    /// Lets the oracle check the runs that a process has claimed.
     pub(crate) fn claimed(&self, process: usize, claim: &Claim, taken: &[Loaded]) {
         let now = self.now();
         let mut scene = self.scene();
@@ -224,18 +224,18 @@ impl Scene {
         self.trace.line(now, format_args!("p{process} dies {why}"));
     }
 
-    /// Processes that can be asked for something.
+    /// Returns the processes that accept requests.
     pub(crate) fn serving(&self) -> Vec<usize> {
         let serves = |process: &Process| process.lives && !process.stops && process.engine.is_some();
         (0..self.processes.len()).filter(|number| serves(&self.processes[*number])).collect()
     }
 }
 
-/// The answer of something that does not wait.
+/// Returns the result of a future that never waits.
 pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("the store in memory answers at once"),
+        Poll::Pending => unreachable!("the memory store never waits"),
     }
 }

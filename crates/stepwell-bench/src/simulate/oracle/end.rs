@@ -1,52 +1,52 @@
-//! What must be true in the end: everything has come to its end, and all that was written is still there.
+//! Checks at the end of a simulation: every run has ended, and everything written still exists.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use stepwell_core::RunId;
-use stepwell_core::snapshot::Finished;
+use stepwell_core::snapshot::RunEnd;
 use stepwell_store::{DocumentQuery, HistoryQuery, MemoryStore, RunQuery, Status, Store};
 
 use super::super::world::at_once;
-use super::tries::Ending;
+use super::attempts::Ending;
 use super::{Oracle, SCOPE, Shadow};
 
 impl Oracle {
-    /// A run that has not come to its end.
+    /// Returns a run that has not ended.
     pub(crate) fn unended(&self) -> Option<&Shadow> {
         self.runs.values().find(|shadow| !shadow.has_ended() && !self.sleeps_on(shadow))
     }
 
-    /// A child that sleeps for longer than anybody waits, and whose parent has gone on without it.
+    /// Returns `true` for a child that outlasts the simulation, whose parent has completed without it.
     fn sleeps_on(&self, shadow: &Shadow) -> bool {
         let parent = shadow.parent.as_ref().and_then(|parent| self.runs.get(&parent.run));
-        let left = parent
-            .is_some_and(|parent| matches!(parent.snapshot.finished(), Some(Finished::Completed { .. })));
+        let left =
+            parent.is_some_and(|parent| matches!(parent.snapshot.finished(), Some(RunEnd::Completed { .. })));
         shadow.flow.name == "napper" && shadow.status == Status::Waiting && left
     }
 
-    /// The simulation is over.
+    /// Checks the store after the simulation.
     pub(crate) fn finish(&self, memory: &MemoryStore) -> Result<(), String> {
         let query = RunQuery { limit: 1_000, ..RunQuery::default() };
         let page = at_once(memory.runs(SCOPE, query)).map_err(|error| error.to_string())?;
         let there: BTreeMap<RunId, _> = page.items.into_iter().map(|row| (row.run, row)).collect();
         for (run, shadow) in &self.runs {
             let name = &shadow.name;
-            let row = there.get(run).ok_or_else(|| format!("{name}: it is gone"))?;
+            let row = there.get(run).ok_or_else(|| format!("{name}: the run no longer exists"))?;
             if row.version != shadow.version || row.status != shadow.status {
-                return Err(format!("{name}: it is at version {}, not at {}", row.version, shadow.version));
+                return Err(format!("{name}: found version {}, expected {}", row.version, shadow.version));
             }
             self.check_history(memory, *run, shadow)?;
             self.check_documents(memory, *run, shadow)?;
             self.check_end(shadow)?;
         }
         if there.len() != self.runs.len() {
-            return Err(format!("there are {} runs, and {} were begun", there.len(), self.runs.len()));
+            return Err(format!("found {} runs, but {} were started", there.len(), self.runs.len()));
         }
         self.check_calm_tries()
     }
 
-    /// Every checkpoint is there as it was written, without gaps.
+    /// Checks that every checkpoint exists as it was written, without gaps.
     fn check_history(&self, memory: &MemoryStore, run: RunId, shadow: &Shadow) -> Result<(), String> {
         let query = HistoryQuery { run, from: 0, with_state: true, limit: 1_000 };
         let page = at_once(memory.history(SCOPE, query)).map_err(|error| error.to_string())?;
@@ -58,10 +58,10 @@ impl Oracle {
         if found.eq(expected) {
             return Ok(());
         }
-        Err(format!("{}: its history is not what was written", shadow.name))
+        Err(format!("{}: the history differs from what was written", shadow.name))
     }
 
-    /// The documents are those of the steps that were committed.
+    /// Checks that the documents are those of the committed steps.
     fn check_documents(&self, memory: &MemoryStore, run: RunId, shadow: &Shadow) -> Result<(), String> {
         let query =
             DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 100, cursor: None };
@@ -74,15 +74,15 @@ impl Oracle {
         if found == expected {
             return Ok(());
         }
-        Err(format!("{}: its documents are {found:?}, not {expected:?}", shadow.name))
+        Err(format!("{}: found documents {found:?}, expected {expected:?}", shadow.name))
     }
 
-    /// A run has come to the end that the script asked for.
+    /// Checks that a run has ended as its script says.
     fn check_end(&self, shadow: &Shadow) -> Result<(), String> {
         let (name, context) = (&shadow.name, shadow.snapshot.context());
         let place = match shadow.snapshot.finished() {
-            Some(Finished::Completed { place, .. }) => place.as_str(),
-            Some(Finished::Cancelled) => "cancelled",
+            Some(RunEnd::Completed { place, .. }) => place.as_str(),
+            Some(RunEnd::Cancelled) => "cancelled",
             None => shadow.stopped().unwrap_or("nowhere"),
         };
         let children: Vec<_> = context["children"].as_array().cloned().unwrap_or_default();
@@ -102,12 +102,12 @@ impl Oracle {
             _ => false,
         };
         if wrong {
-            return Err(format!("{name}: it ended in `{place}`, and its script was {context}"));
+            return Err(format!("{name}: ended in `{place}`, but its script is {context}"));
         }
         self.check_below_cancelled(shadow)
     }
 
-    /// A chain was to tell a run that goes on taking signals, and did not.
+    /// Returns `true` if a chain did not signal the run it should have signalled, although that run completed.
     fn told_nobody(&self, shadow: &Shadow) -> bool {
         let told = shadow.snapshot.context()["tells"].as_str().and_then(|run| run.parse::<RunId>().ok());
         let told = told.and_then(|run| self.runs.get(&run)).filter(|told| told.status == Status::Completed);
@@ -115,7 +115,7 @@ impl Oracle {
         told.is_some_and(|told| !self.has_applied(told.snapshot.instance_id(), &sig))
     }
 
-    /// Actions of the run took longer than they may.
+    /// Returns `true` if an action of the run exceeded its timeout.
     fn timed_out(&self, shadow: &Shadow) -> bool {
         let run = shadow.snapshot.instance_id();
         self.tried()
@@ -129,17 +129,17 @@ impl Oracle {
         self.runs.values().filter(child_of).any(|child| child.status == Status::Cancelled)
     }
 
-    /// Below a cancelled run nothing goes on.
+    /// Checks that a child of a cancelled run has ended.
     fn check_below_cancelled(&self, shadow: &Shadow) -> Result<(), String> {
         let parent = shadow.parent.as_ref().and_then(|parent| self.runs.get(&parent.run));
         let cancelled = parent.is_some_and(|parent| parent.status == Status::Cancelled);
         if cancelled && !shadow.has_ended() {
-            return Err(format!("{}: its parent was cancelled, and it goes on", shadow.name));
+            return Err(format!("{}: still active although its parent was cancelled", shadow.name));
         }
         Ok(())
     }
 
-    /// When nothing goes wrong, every step is tried once, and again only after a failure.
+    /// Checks that without faults every step has one attempt, and more only after a failure.
     fn check_calm_tries(&self) -> Result<(), String> {
         if !self.calm {
             return Ok(());
@@ -151,9 +151,7 @@ impl Oracle {
             let name = self.name(run);
             let may_repeat = name.ends_with("flaky") || name.ends_with("race") || name.ends_with("gate");
             if succeeded > 1 && !may_repeat {
-                return Err(format!(
-                    "{name}: activation {activation} was tried {ends:?}, and nothing went wrong"
-                ));
+                return Err(format!("{name}: activation {activation} had attempts {ends:?} without a fault"));
             }
         }
         Ok(())

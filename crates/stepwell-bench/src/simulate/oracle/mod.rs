@@ -1,28 +1,29 @@
-//! The oracle: watches what is written to the store and says what must not be, by the model and by plain rules.
+//! The oracle: observes all writes to the store and reports violations of the model and of general rules.
 //!
-//! It reads the store's rows and the log of the actions; it never asks the engine and never decides as the engine does.
+//! It reads the rows of the store and the log of the actions. It never queries the engine and shares no decision logic
+//! with it.
 
+mod attempts;
 mod end;
 mod moves;
-mod rest;
+mod rows;
 mod signals;
-mod tries;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde_json::Value;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{Entry, RunId, Snapshot};
+use stepwell_core::{HistoryEntry, RunId, Snapshot};
 use stepwell_store::{
-    Claim, Commit, CommitId, HistoryQuery, Loaded, MemoryStore, NewRun, Parent, ProcessId, Status, Step,
+    Claim, Commit, CommitId, HistoryQuery, Loaded, MemoryStore, NewRun, Parent, ProcessId, RunUpdate, Status,
     Store, TenantScope,
 };
 
-pub(crate) use self::tries::{Ending, Tried};
+pub(crate) use self::attempts::{Ending, FailedAttempt};
 
+use self::attempts::Attempts;
 use self::signals::Signals;
-use self::tries::Tries;
 use super::model::{Flow, Places};
 use super::process::number_of;
 use super::tally::Tally;
@@ -30,36 +31,36 @@ use super::time::micros;
 use super::trace::Trace;
 use super::world::{Settings, at_once};
 
-/// What the oracle knows.
+/// The observed state of a simulation.
 pub(crate) struct Oracle {
     pub(crate) settings: Settings,
-    /// Nothing goes wrong in this simulation.
+    /// `true` if this simulation has no faults.
     pub(crate) calm: bool,
     pub(crate) quiet_since: Option<i64>,
     pub(crate) runs: BTreeMap<RunId, Shadow>,
     /// The runs of each plan, by the plan's number.
     pub(crate) plans: BTreeMap<u64, Vec<RunId>>,
-    tries: Tries,
+    attempts: Attempts,
     signals: Signals,
-    /// The documents of each run: by key, the try that wrote it.
+    /// The documents of each run: by key, the token of the attempt that wrote it.
     notes: BTreeMap<RunId, BTreeMap<&'static str, u64>>,
-    /// Increments that were committed, over all runs.
+    /// Committed increments over all runs.
     counted: u64,
 }
 
-/// A commit that was applied.
+/// An applied commit with its context.
 pub(crate) struct Applied<'a> {
     pub(crate) memory: &'a MemoryStore,
     pub(crate) commit: &'a Commit,
     pub(crate) process: usize,
-    /// When the process sent it off.
+    /// Time when the process sent the commit.
     pub(crate) issued: i64,
     pub(crate) now: i64,
 }
 
-/// A run as the oracle has seen it grow.
+/// The oracle's copy of a run, built from its commits.
 pub(crate) struct Shadow {
-    /// A short name for people.
+    /// Short name for messages, such as `r3:chain`.
     pub(crate) name: String,
     pub(crate) flow: &'static Flow,
     pub(crate) version: u64,
@@ -68,12 +69,12 @@ pub(crate) struct Shadow {
     pub(crate) status: Status,
     pub(crate) snapshot: Snapshot,
     revision: u64,
-    /// Tries, errors and the deadline as they are written beside the state.
+    /// The ledger: attempts, errors and deadline stored next to the state.
     ledger: Value,
     history: Vec<(CommitId, Bytes, Bytes)>,
-    /// When the newest step was sent off.
+    /// Time when the newest step was sent.
     issued: i64,
-    /// When each activation began, and the fence then.
+    /// Time when each activation began, and the fence at that time.
     entered: BTreeMap<ActivationId, (i64, u64)>,
     newest_activation: ActivationId,
     counted: u64,
@@ -86,18 +87,18 @@ impl Shadow {
         places(&self.snapshot)
     }
 
-    /// Nothing more happens to it by itself.
+    /// Returns `true` if nothing more happens to the run without a request.
     pub(crate) fn has_ended(&self) -> bool {
         self.snapshot.is_terminal() || self.status == Status::Failed
     }
 
-    /// The code of the error it stands still with.
+    /// Returns the code of the error that stopped the run.
     pub(crate) fn stopped(&self) -> Option<&str> {
         self.ledger["stopped"]["error"]["code"].as_str()
     }
 }
 
-/// A run's places and whether each waits, in order.
+/// Returns the places of a snapshot, sorted, each with `true` if it waits.
 fn places(snapshot: &Snapshot) -> Places {
     let waits = |status| status == stepwell_core::snapshot::ActivationStatus::Waiting;
     let mut places: Places =
@@ -106,7 +107,6 @@ fn places(snapshot: &Snapshot) -> Places {
     places
 }
 
-/// The one tenant.
 pub(crate) const SCOPE: TenantScope = TenantScope::single();
 
 impl Oracle {
@@ -117,19 +117,19 @@ impl Oracle {
             quiet_since: None,
             runs: BTreeMap::new(),
             plans: BTreeMap::new(),
-            tries: Tries::default(),
+            attempts: Attempts::default(),
             signals: Signals::default(),
             notes: BTreeMap::new(),
             counted: 0,
         }
     }
 
-    /// A run's short name.
+    /// Returns the short name of a run.
     pub(crate) fn name(&self, run: RunId) -> String {
         self.runs.get(&run).map_or_else(|| format!("run {run}"), |shadow| shadow.name.clone())
     }
 
-    /// What a commit is about.
+    /// Returns a short description of a commit.
     pub(crate) fn name_of_commit(&self, commit: &Commit) -> String {
         match (&commit.step, commit.create.first(), commit.send.first()) {
             (Some(step), ..) => format!("a step of {}", self.name(step.head.run)),
@@ -139,7 +139,7 @@ impl Oracle {
         }
     }
 
-    /// A commit was applied.
+    /// Checks and records an applied commit.
     pub(crate) fn applied(
         &mut self,
         applied: &Applied<'_>,
@@ -153,7 +153,7 @@ impl Oracle {
             tally.children += u64::from(new.parent.is_some());
         }
         for audit in commit.audit.iter().filter(|audit| audit.operation == "run.retry") {
-            audit.run.into_iter().for_each(|run| self.tries.forgive(run));
+            audit.run.into_iter().for_each(|run| self.attempts.forgive(run));
         }
         let mut touched: BTreeSet<RunId> = commit.create.iter().map(|new| new.run).collect();
         if let Some(step) = &commit.step {
@@ -162,25 +162,25 @@ impl Oracle {
         }
         touched.extend(commit.send.iter().map(|send| send.to));
         for run in touched {
-            self.look_at(applied, run)?;
+            self.check_run(applied, run)?;
         }
         self.check_counters(applied)
     }
 
-    /// A run has begun.
+    /// Checks and records a new run.
     fn born(&mut self, applied: &Applied<'_>, new: &NewRun, trace: &mut Trace) -> Result<(), String> {
         let name = format!("r{}:{}", self.runs.len(), new.workflow);
         let (issued, now) = (applied.issued, applied.now);
         trace.line(now, format_args!("p{} starts {name} = {} (issued {issued})", applied.process, new.run));
         if self.runs.contains_key(&new.run) {
-            return Err(format!("{name}: run {} was begun twice", new.run));
+            return Err(format!("{name}: run {} was started twice", new.run));
         }
-        let flow = Flow::of(&new.workflow).ok_or_else(|| format!("{name}: nobody simulates that"))?;
+        let flow = Flow::of(&new.workflow).ok_or_else(|| format!("{name}: unknown workflow"))?;
         let snapshot = read_snapshot(&name, &new.first.state)?;
         let nowhere = (String::new(), false);
         let expected = flow.begins.enter(Places::new(), &nowhere);
         if new.version != 0 || places(&snapshot) != expected {
-            return Err(format!("{name}: began as version {} in {:?}", new.version, places(&snapshot)));
+            return Err(format!("{name}: started as version {} in {:?}", new.version, places(&snapshot)));
         }
         let begins = issued.max(micros(snapshot.created_at()));
         self.check_parent(&name, applied, new)?;
@@ -188,7 +188,7 @@ impl Oracle {
             let of_plan = self.plans.entry(plan).or_default();
             of_plan.push(new.run);
             if snapshot.context()["keyed"] == true && of_plan.len() > 1 {
-                return Err(format!("{name}: a second run was begun under the key of plan {plan}"));
+                return Err(format!("{name}: a second run was started under the key of plan {plan}"));
             }
         }
         let entered =
@@ -204,7 +204,7 @@ impl Oracle {
             owner: new.owner,
             status: new.status,
             snapshot,
-            ledger: read_ledger(new.attempt.as_ref())?,
+            ledger: read_ledger(new.ledger.as_ref())?,
             history: vec![(applied.commit.id, new.first.entry.clone(), new.first.state.clone())],
             entered,
             newest_activation,
@@ -216,34 +216,38 @@ impl Oracle {
         Ok(())
     }
 
-    /// Children begin with their parent's own step, and each number once.
+    /// Checks that a child starts in a step of its parent, and each child number once.
     fn check_parent(&self, name: &str, applied: &Applied<'_>, new: &NewRun) -> Result<(), String> {
         let Some(parent) = &new.parent else { return Ok(()) };
         if applied.commit.step.as_ref().map(|step| step.head.run) != Some(parent.run) {
-            return Err(format!("{name}: a child was begun without a step of {}", self.name(parent.run)));
+            return Err(format!("{name}: a child was started without a step of {}", self.name(parent.run)));
         }
         let known = self.runs.values().filter_map(|other| other.parent.as_ref()).any(|other| other == parent);
         if known {
-            return Err(format!("{name}: child {} of {} exists", parent.child, self.name(parent.run)));
+            return Err(format!(
+                "{name}: child {} of {} already exists",
+                parent.child,
+                self.name(parent.run)
+            ));
         }
         Ok(())
     }
 
-    /// A run was moved, or only its row was.
+    /// Checks and records a step, which may change only the row of the run.
     fn stepped(
         &mut self,
         applied: &Applied<'_>,
-        step: &Step,
+        step: &RunUpdate,
         trace: &mut Trace,
         tally: &mut Tally,
     ) -> Result<(), String> {
         let run = step.head.run;
         let Some(shadow) = self.runs.get(&run) else {
-            return Err(format!("run {run} moved and never began"));
+            return Err(format!("run {run} moved but was never started"));
         };
         let name = shadow.name.clone();
         let loaded = at_once(applied.memory.load(SCOPE, run)).map_err(|error| format!("{name}: {error}"))?;
-        let loaded = loaded.ok_or_else(|| format!("{name}: it is gone"))?;
+        let loaded = loaded.ok_or_else(|| format!("{name}: the run no longer exists"))?;
         let entries = step.next.iter().map(|next| read_entry(&name, &next.entry));
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
         say(trace, applied, &name, step, &loaded, &entries);
@@ -252,11 +256,11 @@ impl Oracle {
         let expected = shadow.version + step.next.len() as u64;
         if version != expected || revision != shadow.revision + 1 || loaded.head.fence < shadow.fence {
             return Err(format!(
-                "{name}: version {} was written over version {}, revision {revision} after {}, fence {} after {}",
+                "{name}: version {} follows version {}, revision {revision} follows {}, fence {} follows {}",
                 version, shadow.version, shadow.revision, loaded.head.fence, shadow.fence
             ));
         }
-        let ledger = read_ledger(loaded.attempt.as_ref())?;
+        let ledger = read_ledger(loaded.ledger.as_ref())?;
         self.check_ledger(applied, run, &ledger, tally)?;
         for entry in &entries {
             let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
@@ -264,7 +268,7 @@ impl Oracle {
             self.moved(applied, run, &loaded, entry, tally)?;
         }
         if self.runs.get(&run).is_some_and(|shadow| shadow.history_state() != Some(&loaded.head.state)) {
-            return Err(format!("{name}: its state is not that of its last version"));
+            return Err(format!("{name}: its state differs from that of its last version"));
         }
         let Some(shadow) = self.runs.get_mut(&run) else { return Ok(()) };
         shadow.issued = applied.issued;
@@ -277,7 +281,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Runs were taken by a process.
+    /// Checks and records the runs that a process has claimed.
     pub(crate) fn claimed(
         &mut self,
         now: i64,
@@ -290,18 +294,20 @@ impl Oracle {
         for loaded in taken {
             let run = loaded.head.run;
             let Some(shadow) = self.runs.get_mut(&run) else {
-                return Err(format!("run {run} was taken and never began"));
+                return Err(format!("run {run} was claimed but never started"));
             };
             let before = shadow.owner.map(number_of);
-            let from = before.map_or(String::new(), |owner| format!(" over from p{owner}"));
+            let from = before.map_or(String::new(), |owner| format!(" from p{owner}"));
             let (name, fence) = (&shadow.name, loaded.head.fence);
-            trace.line(now, format_args!("p{process} takes {name}{from}, fence {fence}"));
+            trace.line(now, format_args!("p{process} claims {name}{from}, fence {fence}"));
             tally.takeovers += u64::from(before.is_some());
             if before.is_some() && self.calm {
-                return Err(format!("{name}: p{process} took it over from a process that lives"));
+                return Err(format!("{name}: p{process} claimed it from a process that is alive"));
             }
             if loaded.head.version != shadow.version || fence != shadow.fence + 1 {
-                return Err(format!("{name}: taking it changed its version, or not its fence ({fence})"));
+                return Err(format!(
+                    "{name}: the claim changed its version or did not raise its fence ({fence})"
+                ));
             }
             shadow.revision = loaded.head.revision;
             shadow.fence = fence;
@@ -310,9 +316,9 @@ impl Oracle {
         Ok(())
     }
 
-    /// A process is dead.
+    /// Records the death of a process.
     pub(crate) fn died(&mut self, process: usize) {
-        self.tries.died(process);
+        self.attempts.died(process);
     }
 }
 
@@ -322,12 +328,12 @@ impl Shadow {
     }
 }
 
-/// A step that names a fence is the owner's, and nobody else's.
-fn check_owner(shadow: &Shadow, applied: &Applied<'_>, step: &Step) -> Result<(), String> {
+/// Checks that a step with a fence comes from the owner of the run.
+fn check_owner(shadow: &Shadow, applied: &Applied<'_>, step: &RunUpdate) -> Result<(), String> {
     let owner = shadow.owner.map(number_of);
     if step.fence.is_some() && owner != Some(applied.process) {
         let (name, process) = (&shadow.name, applied.process);
-        return Err(format!("{name}: a step of p{process} was taken, and the run belongs to {owner:?}"));
+        return Err(format!("{name}: a step of p{process} was accepted, but the owner is {owner:?}"));
     }
     Ok(())
 }
@@ -336,41 +342,41 @@ fn say(
     trace: &mut Trace,
     applied: &Applied<'_>,
     name: &str,
-    step: &Step,
+    step: &RunUpdate,
     loaded: &Loaded,
-    entries: &[Entry],
+    entries: &[HistoryEntry],
 ) {
     let Applied { process, issued, now, .. } = *applied;
     let words: Vec<_> = entries.iter().map(|entry| entry.action.as_str()).collect();
     let word = if words.is_empty() { "-".to_owned() } else { words.join(", ") };
     let (version, fence, status) = (loaded.head.version, loaded.head.fence, loaded.head.status);
-    let owner = loaded.head.owner.map_or("nobody".to_owned(), |owner| format!("p{}", number_of(owner)));
+    let owner = loaded.head.owner.map_or("none".to_owned(), |owner| format!("p{}", number_of(owner)));
     let wake = loaded.head.wake.map(micros);
-    let by = if step.fence.is_some() { "owner" } else { "anyone" };
+    let by = if step.fence.is_some() { "owner" } else { "other" };
     trace.line(
         now,
         format_args!(
-            "p{process} ({by}) commits {name} v{version} {word}: {status}, fence {fence}, for {owner}, wake {wake:?} \
+            "p{process} ({by}) commits {name} v{version} {word}: {status}, fence {fence}, owner {owner}, wake {wake:?} \
              (issued {issued})"
         ),
     );
 }
 
 fn read_snapshot(name: &str, state: &[u8]) -> Result<Snapshot, String> {
-    serde_json::from_slice(state).map_err(|error| format!("{name}: its state cannot be read: {error}"))
+    serde_json::from_slice(state).map_err(|error| format!("{name}: unreadable state: {error}"))
 }
 
-fn read_entry(name: &str, entry: &[u8]) -> Result<Entry, String> {
-    serde_json::from_slice(entry).map_err(|error| format!("{name}: a history entry cannot be read: {error}"))
+fn read_entry(name: &str, entry: &[u8]) -> Result<HistoryEntry, String> {
+    serde_json::from_slice(entry).map_err(|error| format!("{name}: unreadable history entry: {error}"))
 }
 
-fn read_ledger(attempt: Option<&Bytes>) -> Result<Value, String> {
-    attempt.map_or(Ok(Value::Null), |bytes| {
-        serde_json::from_slice(bytes).map_err(|error| format!("a ledger cannot be read: {error}"))
+fn read_ledger(ledger: Option<&Bytes>) -> Result<Value, String> {
+    ledger.map_or(Ok(Value::Null), |bytes| {
+        serde_json::from_slice(bytes).map_err(|error| format!("unreadable ledger: {error}"))
     })
 }
 
-/// The checkpoint of a version, as the store shows it.
+/// Reads the checkpoint of a version from the store.
 fn checkpoint(memory: &MemoryStore, run: RunId, version: u64) -> Result<(CommitId, Bytes, Bytes), String> {
     let query = HistoryQuery { run, from: version, with_state: true, limit: 1 };
     let page = at_once(memory.history(SCOPE, query)).map_err(|error| error.to_string())?;

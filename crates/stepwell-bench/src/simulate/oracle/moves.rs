@@ -1,8 +1,8 @@
-//! Whether a checkpoint follows from the one before: by the model's table, for each activation, and in the data.
+//! Checks that a checkpoint follows from the previous one: by the model, for each activation, and in the data.
 
 use serde_json::Value;
-use stepwell_core::snapshot::{Activation, ActivationStatus, ChildEnd, Finished};
-use stepwell_core::{Entry, RunId, Snapshot};
+use stepwell_core::snapshot::{Activation, ActivationStatus, ChildEnd, RunEnd};
+use stepwell_core::{HistoryEntry, RunId, Snapshot};
 use stepwell_store::{Loaded, Status};
 
 use super::super::model::{Move, To, counts, retry_pause_ms};
@@ -10,19 +10,19 @@ use super::super::tally::Tally;
 use super::super::time::micros;
 use super::{Applied, Oracle, Shadow, checkpoint, places, read_snapshot};
 
-/// How late, in a quiet time, something that is due may happen.
+/// Maximum delay of a due timer in quiet times, in microseconds.
 const LATE_US: i64 = 1_500_000;
-/// After the last fault it takes this long until everything is quiet.
+/// Time after the last fault until the simulation counts as quiet, in microseconds.
 const SETTLES_US: i64 = 8_000_000;
 
 impl Oracle {
-    /// A run has a new version.
+    /// Checks and records a new version of a run.
     pub(super) fn moved(
         &mut self,
         applied: &Applied<'_>,
         run: RunId,
         loaded: &Loaded,
-        entry: &Entry,
+        entry: &HistoryEntry,
         tally: &mut Tally,
     ) -> Result<(), String> {
         let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
@@ -30,11 +30,11 @@ impl Oracle {
         let version = shadow.history.len() as u64;
         let (commit, written, state) = checkpoint(applied.memory, run, version)?;
         if commit != applied.commit.id {
-            return Err(format!("{name}: version {version} is not what was committed"));
+            return Err(format!("{name}: version {version} was not written by this commit"));
         }
         let after = read_snapshot(&name, &state)?;
         if after.version() != version || entry.version != version {
-            return Err(format!("{name}: version {version} calls itself {}", after.version()));
+            return Err(format!("{name}: version {version} has the version number {}", after.version()));
         }
         if let Some(cancelled) = self.cancelled(applied, shadow, &after, entry) {
             cancelled?;
@@ -57,7 +57,7 @@ impl Oracle {
             }
         }
         let Some(shadow) = self.runs.get_mut(&run) else { return Ok(()) };
-        // It was decided between the step before and its own, and counts from then on.
+        // The decision was made between the previous step and this one; timers count from then.
         let decided = micros(entry.at).clamp(shadow.issued.min(applied.issued), applied.issued);
         for activation in after.activations() {
             shadow.entered.entry(activation.id).or_insert((decided, loaded.head.fence));
@@ -68,13 +68,13 @@ impl Oracle {
         Ok(())
     }
 
-    /// A run was ended by command: by an operator, by its parent or by its deadline.
+    /// Checks a cancellation by an operator, the parent or the deadline. Returns `None` for other entries.
     fn cancelled(
         &self,
         applied: &Applied<'_>,
         shadow: &Shadow,
         after: &Snapshot,
-        entry: &Entry,
+        entry: &HistoryEntry,
     ) -> Option<Result<(), String>> {
         let allowed = match entry.action.as_str() {
             "__operator:cancel" => true,
@@ -84,16 +84,16 @@ impl Oracle {
             }
             "__parent:cancel" => {
                 let parent = shadow.parent.as_ref().and_then(|parent| self.runs.get(&parent.run));
-                parent.is_some_and(|parent| parent.snapshot.finished() == Some(&Finished::Cancelled))
+                parent.is_some_and(|parent| parent.snapshot.finished() == Some(&RunEnd::Cancelled))
             }
             _ => return None,
         };
         let (name, word) = (&shadow.name, &entry.action);
-        let ended = after.finished() == Some(&Finished::Cancelled) && after.activations().is_empty();
+        let ended = after.finished() == Some(&RunEnd::Cancelled) && after.activations().is_empty();
         Some(if allowed && ended { Ok(()) } else { Err(format!("{name}: `{word}` without a reason")) })
     }
 
-    /// A timer does not fire before it is due, nor long after if nothing keeps the engine from it.
+    /// Checks that a timer does not fire before it is due, nor long after in quiet times.
     fn check_time(
         &self,
         applied: &Applied<'_>,
@@ -103,7 +103,7 @@ impl Oracle {
     ) -> Result<(), String> {
         let name = &shadow.name;
         if applied.issued < shadow.begins {
-            return Err(format!("{name}: it moved before it was to begin, at {}", shadow.begins));
+            return Err(format!("{name}: moved before its start time {}", shadow.begins));
         }
         let Some(due) = due(shadow, known, moved) else { return Ok(()) };
         let late = applied.issued - due;
@@ -117,17 +117,17 @@ impl Oracle {
         }
     }
 
-    /// In quiet times, and with room for it, what is due happens soon.
+    /// Checks that due work happens soon in quiet times, if the engine has capacity.
     pub(super) fn check_late(&self, shadow: &Shadow, what: &str, due: i64, now: i64) -> Result<(), String> {
         let was_quiet = self.calm || self.quiet_since.is_some_and(|since| due > since + SETTLES_US);
         let is_free = !matches!(shadow.status, Status::Suspended | Status::Failed);
         if was_quiet && is_free && now > due + LATE_US && self.settings.max_runs > 2 {
-            return Err(format!("{}: `{what}` came at {now}, due at {due}, in quiet times", shadow.name));
+            return Err(format!("{}: `{what}` happened at {now}, due at {due}, in quiet times", shadow.name));
         }
         Ok(())
     }
 
-    /// Children end once each, as they truly did, and the wait ends when it may.
+    /// Checks that each child ends once, as it really did, and that the wait ends after the last child.
     fn check_children(
         &self,
         shadow: &Shadow,
@@ -144,7 +144,7 @@ impl Oracle {
             return if begun == wanted {
                 Ok(())
             } else {
-                Err(format!("{name}: {begun} of {wanted} children"))
+                Err(format!("{name}: started {begun} of {wanted} children"))
             };
         }
         if known.from != "kids" || known.transition == "gather" {
@@ -156,11 +156,11 @@ impl Oracle {
         };
         let ((total, before), (_, now)) = (ended(Some(moved)), ended(after.activation(moved.id)));
         let failed = self.children_of(shadow).any(|(_, child)| {
-            child.stopped().is_some() || child.snapshot.finished() == Some(&Finished::Cancelled)
+            child.stopped().is_some() || child.snapshot.finished() == Some(&RunEnd::Cancelled)
         });
         match known.to {
             To::Step("bereft") if failed => return Ok(()),
-            To::Step(_) => return Err(format!("{name}: it gave its children up, and none has failed")),
+            To::Step(_) => return Err(format!("{name}: stopped waiting although no child has failed")),
             _ => {}
         }
         let new: Vec<_> = now.iter().filter(|(number, _)| !before.contains_key(*number)).collect();
@@ -168,13 +168,13 @@ impl Oracle {
             return Err(format!("{name}: {} children ended in one version", new.len()));
         };
         let child = self.children_of(shadow).find(|(child, _)| child == number);
-        let Some((_, child)) = child else { return Err(format!("{name}: it has no child {number}")) };
+        let Some((_, child)) = child else { return Err(format!("{name}: has no child {number}")) };
         if !ended_so(child, end) {
-            return Err(format!("{name}: its child {} did not end so: {end:?}", child.name));
+            return Err(format!("{name}: child {} did not end as recorded: {end:?}", child.name));
         }
         let all = now.len() as u32 == total;
         if all != matches!(known.to, To::Resolved) {
-            return Err(format!("{name}: {} of {total} children have ended, and it goes on", now.len()));
+            return Err(format!("{name}: wrong move after {} of {total} children have ended", now.len()));
         }
         Ok(())
     }
@@ -188,29 +188,27 @@ impl Oracle {
     }
 }
 
-/// A child has ended like this.
+/// Returns `true` if the child has ended as recorded.
 fn ended_so(child: &Shadow, end: &ChildEnd) -> bool {
     match (end, child.snapshot.finished()) {
-        (ChildEnd::Completed { output }, Some(Finished::Completed { output: Some(own), .. })) => {
-            output == own
-        }
-        (ChildEnd::Cancelled, Some(Finished::Cancelled)) => true,
+        (ChildEnd::Completed { output }, Some(RunEnd::Completed { output: Some(own), .. })) => output == own,
+        (ChildEnd::Cancelled, Some(RunEnd::Cancelled)) => true,
         (ChildEnd::Failed { .. }, None) => child.stopped().is_some() && child.status == Status::Failed,
         _ => false,
     }
 }
 
-/// When a move by a timer is due.
+/// Returns the due time of a timer's move.
 pub(super) fn due(shadow: &Shadow, known: &Move, moved: &Activation) -> Option<i64> {
     let (entered, _) = shadow.entered.get(&moved.id)?;
     Some(entered + known.after_ms? as i64 * 1_000)
 }
 
-/// The move of the model that a checkpoint is, and the activation it moves.
+/// Finds the model's move for a checkpoint, and the activation that moves.
 fn find_move<'a>(
     shadow: &'a Shadow,
     after: &Snapshot,
-    entry: &Entry,
+    entry: &HistoryEntry,
 ) -> Result<(&'static Move, &'a Activation), String> {
     let (before, now) = (shadow.places(), places(after));
     let transition = entry.transitions.first().map(ToString::to_string).unwrap_or_default();
@@ -231,14 +229,17 @@ fn find_move<'a>(
         }
     }
     let (name, word) = (&shadow.name, &entry.action);
-    Err(format!("{name}: from {before:?} to {now:?} by `{word}` {:?} is no move of it", entry.transitions))
+    Err(format!(
+        "{name}: the model has no move from {before:?} to {now:?} by `{word}` {:?}",
+        entry.transitions
+    ))
 }
 
 fn is_waiting(activation: &Activation) -> bool {
     activation.status == ActivationStatus::Waiting
 }
 
-/// What did not move stays as it is, and numbers are not used again.
+/// Checks that other activations are unchanged and that no activation id is reused.
 fn check_others(shadow: &Shadow, after: &Snapshot, known: &Move, moved: &Activation) -> Result<(), String> {
     let name = &shadow.name;
     let ends_others = matches!(known.to, To::End | To::Join { .. });
@@ -246,28 +247,33 @@ fn check_others(shadow: &Shadow, after: &Snapshot, known: &Move, moved: &Activat
         match after.activation(other.id) {
             Some(now) if now == other => {}
             Some(_) => {
-                return Err(format!("{name}: activation {} changed beside the one that moved", other.id));
+                return Err(format!("{name}: activation {} changed although another one moved", other.id));
             }
             None if ends_others => {}
-            None => return Err(format!("{name}: activation {} went with another", other.id)),
+            None => return Err(format!("{name}: activation {} ended although another one moved", other.id)),
         }
     }
     let stays = matches!(known.to, To::Resolved | To::Counted);
     if after.activation(moved.id).is_some() != stays {
-        return Err(format!("{name}: activation {} moved and is still there, or the reverse", moved.id));
+        return Err(format!("{name}: activation {} should have ended and did not, or the reverse", moved.id));
     }
     let known_before = |id| shadow.snapshot.activation(id).is_some();
     let new = after.activations().iter().filter(|activation| !known_before(activation.id));
     for activation in new {
         if activation.id <= shadow.newest_activation {
-            return Err(format!("{name}: the number {} is used again", activation.id));
+            return Err(format!("{name}: the activation id {} was reused", activation.id));
         }
     }
     Ok(())
 }
 
-/// An action changes its own two fields and nothing else.
-fn check_context(shadow: &Shadow, after: &Snapshot, entry: &Entry, known: &Move) -> Result<(), String> {
+/// Checks that an action changes its own two fields and nothing else.
+fn check_context(
+    shadow: &Shadow,
+    after: &Snapshot,
+    entry: &HistoryEntry,
+    known: &Move,
+) -> Result<(), String> {
     let mut expected = shadow.snapshot.context().clone();
     if !known.action.is_empty() {
         let output = entry.output.clone().unwrap_or(Value::Null);
@@ -281,7 +287,7 @@ fn check_context(shadow: &Shadow, after: &Snapshot, entry: &Entry, known: &Move)
     Err(format!("{name}: `{word}` left the data as {}, expected {expected}", after.context()))
 }
 
-/// An operator's patch changes the data as it says and nothing else.
+/// Checks that an operator's patch changes the named fields and nothing else.
 fn check_patch(shadow: &Shadow, applied: &Applied<'_>, after: &Snapshot) -> Result<(), String> {
     let audit = applied.commit.audit.iter().find(|audit| audit.operation == "run.patch");
     let detail = audit.and_then(|audit| serde_json::from_slice::<Value>(&audit.detail).ok());
@@ -294,14 +300,15 @@ fn check_patch(shadow: &Shadow, applied: &Applied<'_>, after: &Snapshot) -> Resu
     Err(format!("{}: a patch left the data as {}, expected {expected}", shadow.name, after.context()))
 }
 
-/// An action is given up only after its last retry.
-fn check_spent(shadow: &Shadow, entry: &Entry, moved: &Activation) -> Result<(), String> {
+/// Checks that an action fails permanently only after its last retry.
+fn check_spent(shadow: &Shadow, entry: &HistoryEntry, moved: &Activation) -> Result<(), String> {
     if entry.action != "__error:try" {
         return Ok(());
     }
-    let retries = super::tries::ledger_of(&shadow.ledger, moved.id)["retries"].as_u64().unwrap_or_default();
+    let retries =
+        super::attempts::ledger_of(&shadow.ledger, moved.id)["retries"].as_u64().unwrap_or_default();
     if retry_pause_ms("flaky", retries + 1).is_none() {
         return Ok(());
     }
-    Err(format!("{}: it was given up after {retries} retries", shadow.name))
+    Err(format!("{}: failed permanently after only {retries} retries", shadow.name))
 }

@@ -1,31 +1,31 @@
-//! Signals: what was acknowledged is there, is not lost on the way, and is applied once.
+//! Checks on signals: an acknowledged signal exists, is not lost, and is applied once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use stepwell::Signalled;
-use stepwell_core::{Entry, RunId};
-use stepwell_store::{Loaded, Step};
+use stepwell_core::{HistoryEntry, RunId};
+use stepwell_store::{Loaded, RunUpdate};
 
 use super::super::time::micros;
 use super::{Applied, Oracle, Shadow};
 
-/// What is known of signals; each is told by the text in its payload.
+/// The observed signals. Each is identified by the text in its payload.
 #[derive(Default)]
 pub(super) struct Signals {
-    /// Everything that was ever seen of a run: in its inbox, beside its state, or in its history.
+    /// Signals ever seen of a run: in its inbox, in its ledger or in its history.
     seen: BTreeMap<RunId, BTreeSet<String>>,
     applied: BTreeMap<RunId, BTreeSet<String>>,
-    /// What is kept for a run and not applied.
+    /// Signals buffered for a run and not applied yet.
     held: BTreeMap<RunId, BTreeMap<String, Held>>,
     answers: BTreeMap<(RunId, String), Signalled>,
 }
 
-/// A signal that is kept.
+/// A signal that was received and not applied yet.
 #[derive(Debug, Clone)]
 struct Held {
     name: String,
-    /// Its place in the inbox, if it is there and not beside the state.
+    /// Sequence number in the inbox; `None` if the signal is in the ledger.
     seq: Option<u64>,
     expires: Option<i64>,
 }
@@ -35,13 +35,13 @@ fn text(payload: &Value) -> Option<String> {
 }
 
 impl Signals {
-    /// A step takes messages and applies signals.
+    /// Checks and records the signal that a step applies.
     pub(super) fn taken(
         &mut self,
         shadow: &Shadow,
         applied: &Applied<'_>,
-        step: &Step,
-        entry: &Entry,
+        step: &RunUpdate,
+        entry: &HistoryEntry,
     ) -> Result<(), String> {
         let (run, name) = (step.head.run, &shadow.name);
         let word = entry.action.as_str();
@@ -62,18 +62,20 @@ impl Signals {
             held.name == word && known && held.seq < own && !done.contains(*sig)
         };
         if let Some((_, older)) = held.iter().find(older) {
-            return Err(format!("{name}: the signal `{sig}` was applied before the older one {older:?}"));
+            return Err(format!("{name}: the signal `{sig}` was applied before the older {older:?}"));
         }
         self.seen.entry(run).or_default().insert(sig.clone());
         if done.insert(sig.clone()) {
             return Ok(());
         }
         let issued = applied.issued;
-        Err(format!("{name}: the signal `{sig}` was applied twice, the second time by a step of {issued}"))
+        Err(format!(
+            "{name}: the signal `{sig}` was applied twice, the second time by a step issued at {issued}"
+        ))
     }
 
-    /// What is kept for a run stays kept until it is applied, has expired, or the run ends.
-    pub(super) fn look_at(
+    /// Checks that a buffered signal stays buffered until it is applied, has expired, or the run ends.
+    pub(super) fn check_run(
         &mut self,
         applied: &Applied<'_>,
         shadow: &Shadow,
@@ -83,7 +85,7 @@ impl Signals {
         let held = held_of(shadow, loaded)?;
         let done = self.applied.entry(run).or_default();
         if let Some(sig) = held.keys().find(|sig| done.contains(*sig)) {
-            return Err(format!("{name}: the signal `{sig}` was applied and is still kept"));
+            return Err(format!("{name}: the signal `{sig}` was applied and is still buffered"));
         }
         self.seen.entry(run).or_default().extend(held.keys().cloned());
         let before = self.held.insert(run, held.clone()).unwrap_or_default();
@@ -94,7 +96,7 @@ impl Signals {
         let recorded = applied.commit.audit.iter().any(|audit| audit.operation == "signal.expired");
         for (sig, gone) in gone {
             if !recorded || gone.expires.is_none_or(|expires| expires > applied.issued) {
-                return Err(format!("{name}: the signal `{sig}` was kept and is gone"));
+                return Err(format!("{name}: the signal `{sig}` was buffered and disappeared"));
             }
         }
         let seen =
@@ -105,14 +107,14 @@ impl Signals {
         };
         match (begun, before.values().find(known)) {
             (Some((sig, begun)), Some(older)) if begun.name == older.name => {
-                Err(format!("{name}: the signal `{sig}` was begun before the older one {older:?}"))
+                Err(format!("{name}: the signal `{sig}` was started before the older {older:?}"))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// What is kept for a run: in its inbox, or beside its state.
+/// Returns the buffered signals of a run: those in its inbox and in its ledger.
 fn held_of(shadow: &Shadow, loaded: &Loaded) -> Result<BTreeMap<String, Held>, String> {
     let mut held = BTreeMap::new();
     for message in &loaded.inbox {
@@ -121,12 +123,12 @@ fn held_of(shadow: &Shadow, loaded: &Loaded) -> Result<BTreeMap<String, Held>, S
         let name = body["name"].as_str().unwrap_or_default().to_owned();
         let kept = Held { name, seq: Some(message.seq), expires: message.expires_at.map(micros) };
         if held.insert(sig.clone(), kept).is_some() {
-            return Err(format!("{}: the signal `{sig}` is kept twice", shadow.name));
+            return Err(format!("{}: the signal `{sig}` is buffered twice", shadow.name));
         }
     }
-    for tries in shadow.ledger["tries"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        if let Some(sig) = text(&tries["payload"]) {
-            let name = tries["cause"]["signal"].as_str().unwrap_or_default().to_owned();
+    for attempts in shadow.ledger["attempts"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        if let Some(sig) = text(&attempts["payload"]) {
+            let name = attempts["cause"]["signal"].as_str().unwrap_or_default().to_owned();
             held.entry(sig).or_insert(Held { name, seq: None, expires: None });
         }
     }
@@ -134,7 +136,7 @@ fn held_of(shadow: &Shadow, loaded: &Loaded) -> Result<BTreeMap<String, Held>, S
 }
 
 impl Oracle {
-    /// A signal was acknowledged.
+    /// Checks an acknowledged signal: it must exist, and its answer must not change.
     pub(crate) fn acknowledged(
         &mut self,
         run: RunId,
@@ -143,30 +145,34 @@ impl Oracle {
     ) -> Result<(), String> {
         let name = self.name(run);
         if !self.signals.seen.get(&run).is_some_and(|seen| seen.contains(sig)) {
-            return Err(format!("{name}: the signal `{sig}` was acknowledged ({answer:?}) and is nowhere"));
+            return Err(format!(
+                "{name}: the signal `{sig}` was acknowledged ({answer:?}) and does not exist"
+            ));
         }
         let Some(answer) = answer else { return Ok(()) };
         let first = *self.signals.answers.entry((run, sig.to_owned())).or_insert(answer);
         if first != answer {
-            return Err(format!("{name}: the signal `{sig}` was answered {first:?} and then {answer:?}"));
+            return Err(format!("{name}: the signal `{sig}` got the answer {first:?} and then {answer:?}"));
         }
         Ok(())
     }
 
-    /// A start was acknowledged.
+    /// Checks an acknowledged start: the run must exist and belong to the plan.
     pub(crate) fn started(&self, plan: u64, run: RunId) -> Result<(), String> {
         if !self.runs.contains_key(&run) {
-            return Err(format!("the start of plan {plan} was acknowledged as run {run}, and there is none"));
+            return Err(format!(
+                "the start of plan {plan} was acknowledged as run {run}, which does not exist"
+            ));
         }
         let known = self.plans.get(&plan).is_some_and(|runs| runs.contains(&run));
         if known {
             Ok(())
         } else {
-            Err(format!("the key of plan {plan} was answered with {}", self.name(run)))
+            Err(format!("the key of plan {plan} returned another run, {}", self.name(run)))
         }
     }
 
-    /// The signals a run has applied.
+    /// Returns `true` if a run has applied this signal.
     pub(crate) fn has_applied(&self, run: RunId, sig: &str) -> bool {
         self.signals.applied.get(&run).is_some_and(|applied| applied.contains(sig))
     }

@@ -1,10 +1,10 @@
-//! The log of the actions: who tried what, for whom, and whose result was committed.
+//! The log of all action attempts: which process made them, for which run, and which result was committed.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{Entry, RunId, Timestamp};
+use stepwell_core::{HistoryEntry, RunId, Timestamp};
 
 use super::super::model::{Move, retry_pause_ms};
 use super::super::process::number_of;
@@ -14,8 +14,8 @@ use super::super::trace::Trace;
 use super::moves::due;
 use super::{Applied, Oracle, Shadow};
 
-/// A try as the action knows it.
-pub(crate) struct Tried {
+/// An attempt as the action sees it.
+pub(crate) struct FailedAttempt {
     pub(crate) run: RunId,
     pub(crate) activation: ActivationId,
     pub(crate) transition: String,
@@ -24,44 +24,44 @@ pub(crate) struct Tried {
     pub(crate) process: usize,
 }
 
-/// How a try ended.
+/// The end of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Succeeded,
     Failed,
     FailedForGood,
     Panicked,
-    /// Nobody waited for its end.
+    /// The engine dropped it before its end.
     Dropped,
-    /// Its process died.
+    /// The process died during the attempt.
     Died,
 }
 
 struct Try {
-    tried: Tried,
-    /// The owner was the process itself, under this fence, when it began.
+    tried: FailedAttempt,
+    /// Fence at the start, if the process owned the run.
     fence: Option<u64>,
     ended: Option<Ending>,
     committed: bool,
 }
 
-/// The log.
+/// All attempts of a simulation; the index in `all` is the token of an attempt.
 #[derive(Default)]
-pub(super) struct Tries {
+pub(super) struct Attempts {
     all: Vec<Try>,
     of: BTreeMap<(RunId, ActivationId), Vec<usize>>,
     keys: BTreeMap<String, (RunId, ActivationId)>,
-    /// Retries are not made before.
+    /// Earliest time of the next retry, in microseconds.
     not_before: BTreeMap<(RunId, ActivationId), i64>,
 }
 
-impl Tries {
+impl Attempts {
     pub(super) fn died(&mut self, process: usize) {
         let theirs = self.all.iter_mut().filter(|known| known.tried.process == process);
         theirs.filter(|known| known.ended.is_none()).for_each(|known| known.ended = Some(Ending::Died));
     }
 
-    /// Somebody has retried a run by hand: it begins anew, whatever has happened to it.
+    /// Records a manual retry of a run: earlier crashes and retry pauses no longer count.
     pub(super) fn forgive(&mut self, run: RunId) {
         self.not_before.retain(|(of, _), _| *of != run);
         let theirs = self.all.iter_mut().filter(|known| known.tried.run == run);
@@ -70,35 +70,35 @@ impl Tries {
             .for_each(|known| known.ended = Some(Ending::Dropped));
     }
 
-    /// The tries of an activation, oldest first.
+    /// Returns the attempts of an activation, oldest first.
     fn of(&self, run: RunId, activation: ActivationId) -> impl Iterator<Item = &Try> {
         let known = self.of.get(&(run, activation)).into_iter().flatten();
         known.map(|token| &self.all[*token])
     }
 }
 
-/// What a ledger says of an activation.
+/// Returns the ledger record of an activation.
 pub(super) fn ledger_of(ledger: &Value, activation: ActivationId) -> &Value {
-    let tries = ledger["tries"].as_array().map(Vec::as_slice).unwrap_or_default();
-    tries.iter().find(|tries| tries["activation"] == activation).unwrap_or(&Value::Null)
+    let attempts = ledger["attempts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    attempts.iter().find(|attempts| attempts["activation"] == activation).unwrap_or(&Value::Null)
 }
 
 impl Oracle {
-    /// A try begins; it gets a token that nobody else has.
+    /// Checks and records the start of an attempt. Returns its unique token.
     pub(crate) fn try_started(
         &mut self,
         now: i64,
         action: &str,
-        tried: Tried,
+        tried: FailedAttempt,
         trace: &mut Trace,
     ) -> (usize, Result<(), String>) {
-        let token = self.tries.all.len();
-        let Tried { run, activation, transition, attempt, process, .. } = &tried;
+        let token = self.attempts.all.len();
+        let FailedAttempt { run, activation, transition, attempt, process, .. } = &tried;
         let name = self.name(*run);
         trace.line(
             now,
             format_args!(
-                "p{process} tries {name} `{transition}` #{activation}, attempt {attempt}, token {token}"
+                "p{process} attempts {name} `{transition}` #{activation}, attempt {attempt}, token {token}"
             ),
         );
         let shadow = self.runs.get(run);
@@ -106,43 +106,49 @@ impl Oracle {
         let fence = owned.map(|shadow| shadow.fence);
         let verdict = self.check_try(now, action, &tried, fence);
         let of = (*run, *activation);
-        self.tries.keys.entry(tried.key.clone()).or_insert(of);
-        self.tries.of.entry(of).or_default().push(token);
-        self.tries.all.push(Try { tried, fence, ended: None, committed: false });
+        self.attempts.keys.entry(tried.key.clone()).or_insert(of);
+        self.attempts.of.entry(of).or_default().push(token);
+        self.attempts.all.push(Try { tried, fence, ended: None, committed: false });
         (token, verdict)
     }
 
-    fn check_try(&self, now: i64, action: &str, tried: &Tried, fence: Option<u64>) -> Result<(), String> {
-        let Tried { run, activation, transition, key, attempt, process } = tried;
+    fn check_try(
+        &self,
+        now: i64,
+        action: &str,
+        tried: &FailedAttempt,
+        fence: Option<u64>,
+    ) -> Result<(), String> {
+        let FailedAttempt { run, activation, transition, key, attempt, process } = tried;
         let Some(shadow) = self.runs.get(run) else {
-            return Err(format!("p{process} works on run {run}, which never began"));
+            return Err(format!("p{process} works on run {run}, which was never started"));
         };
         let name = &shadow.name;
         let known = shadow.flow.by_transition(transition).filter(|known| known.action == action);
         let known = known.ok_or_else(|| format!("{name}: `{transition}` has no action `{action}`"))?;
-        // That somebody else has ended the run, its owner cannot know yet.
+        // The owner cannot know yet that another process has ended the run.
         if fence.is_none() && !shadow.snapshot.is_terminal() {
             let owner = shadow.owner.map(number_of);
-            return Err(format!("{name}: p{process} tries `{transition}`, and the run belongs to {owner:?}"));
+            return Err(format!("{name}: p{process} attempts `{transition}`, but the owner is {owner:?}"));
         }
-        if self.tries.keys.get(key).is_some_and(|of| *of != (*run, *activation)) {
-            return Err(format!("{name}: the key {key} was that of another activation"));
+        if self.attempts.keys.get(key).is_some_and(|of| *of != (*run, *activation)) {
+            return Err(format!("{name}: the key {key} belongs to another activation"));
         }
         if now < shadow.begins {
-            return Err(format!("{name}: `{transition}` was tried before the run was to begin"));
+            return Err(format!("{name}: `{transition}` was attempted before the run's start time"));
         }
         let moved = shadow.snapshot.activation(*activation);
         if let Some(due) = moved.and_then(|moved| due(shadow, known, moved)).filter(|due| now < *due) {
-            return Err(format!("{name}: `{transition}` was tried at {now}, before it was due at {due}"));
+            return Err(format!("{name}: `{transition}` was attempted at {now}, before it was due at {due}"));
         }
         if let Some(due) = moved.and_then(|moved| due(shadow, known, moved)) {
-            let again = self.tries.of(*run, *activation).next().is_some();
+            let again = self.attempts.of(*run, *activation).next().is_some();
             self.check_late(shadow, transition, due, now)
                 .or_else(|late| if again { Ok(()) } else { Err(late) })?;
         }
-        let early = self.tries.not_before.get(&(*run, *activation)).filter(|at| now < **at);
+        let early = self.attempts.not_before.get(&(*run, *activation)).filter(|at| now < **at);
         if let Some(at) = early.filter(|_| fence.is_some()) {
-            return Err(format!("{name}: `{transition}` was tried again at {now}, before {at}"));
+            return Err(format!("{name}: `{transition}` was retried at {now}, before {at}"));
         }
         self.check_earlier_tries(shadow, tried, *attempt, fence)
     }
@@ -150,54 +156,54 @@ impl Oracle {
     fn check_earlier_tries(
         &self,
         shadow: &Shadow,
-        tried: &Tried,
+        tried: &FailedAttempt,
         attempt: u32,
         fence: Option<u64>,
     ) -> Result<(), String> {
-        let Tried { run, activation, transition, key, process, .. } = tried;
+        let FailedAttempt { run, activation, transition, key, process, .. } = tried;
         let name = &shadow.name;
         let mut died = 0;
-        for earlier in self.tries.of(*run, *activation) {
+        for earlier in self.attempts.of(*run, *activation) {
             if earlier.tried.key != *key {
-                return Err(format!("{name}: two tries of activation {activation} have different keys"));
+                return Err(format!("{name}: two attempts of activation {activation} have different keys"));
             }
             if earlier.tried.transition != *transition {
                 continue;
             }
             if earlier.ended.is_none() && earlier.tried.process == *process && earlier.fence == fence {
-                return Err(format!("{name}: `{transition}` runs twice at once in p{process}"));
+                return Err(format!("{name}: `{transition}` runs twice concurrently in p{process}"));
             }
             if earlier.committed && fence.is_some() {
-                return Err(format!("{name}: `{transition}` was tried after its result was committed"));
+                return Err(format!("{name}: `{transition}` was attempted after its result was committed"));
             }
             let known_dead = earlier.ended == Some(Ending::Died) && earlier.fence.is_some();
             if known_dead && fence.is_some() && earlier.tried.attempt >= attempt {
                 return Err(format!(
-                    "{name}: attempt {attempt} of `{transition}` does not count the one that died"
+                    "{name}: attempt {attempt} of `{transition}` does not count an attempt that died"
                 ));
             }
             died += u32::from(known_dead);
         }
         if died >= self.settings.max_crashes && fence.is_some() {
-            return Err(format!("{name}: `{transition}` is tried again after {died} deaths"));
+            return Err(format!("{name}: `{transition}` is retried after {died} crashes"));
         }
         Ok(())
     }
 
-    /// A try has ended; only the first end counts.
+    /// Records the end of an attempt; only the first end counts.
     pub(crate) fn try_ended(&mut self, now: i64, token: usize, ending: Ending, trace: &mut Trace) {
-        if let Some(known) = self.tries.all.get_mut(token).filter(|known| known.ended.is_none()) {
+        if let Some(known) = self.attempts.all.get_mut(token).filter(|known| known.ended.is_none()) {
             known.ended = Some(ending);
             trace.line(now, format_args!("token {token}: {ending:?}"));
         }
     }
 
-    /// A result is committed for the process that owned the run all along, once.
+    /// Checks that a result is committed once, by the process that owned the run during the whole attempt.
     pub(super) fn check_result(
         &mut self,
         applied: &Applied<'_>,
         run: RunId,
-        entry: &Entry,
+        entry: &HistoryEntry,
         known: &Move,
         moved: ActivationId,
     ) -> Result<(), String> {
@@ -207,19 +213,21 @@ impl Oracle {
         let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
         let (name, word) = (&shadow.name, &entry.action);
         let token = entry.output.as_ref().and_then(|output| output["token"].as_u64());
-        let made = token.and_then(|token| self.tries.all.get_mut(token as usize));
-        let Some(made) = made else { return Err(format!("{name}: `{word}` was committed without a try")) };
-        let Tried { run: of, activation, transition, process, .. } = &made.tried;
+        let made = token.and_then(|token| self.attempts.all.get_mut(token as usize));
+        let Some(made) = made else {
+            return Err(format!("{name}: `{word}` was committed without an attempt"));
+        };
+        let FailedAttempt { run: of, activation, transition, process, .. } = &made.tried;
         if (*of, *activation, transition.as_str()) != (run, moved, known.transition) {
             return Err(format!("{name}: `{word}` was committed with the result of another step"));
         }
         if made.ended != Some(Ending::Succeeded) || made.committed {
-            return Err(format!("{name}: `{word}` was committed twice, or its try did not succeed"));
+            return Err(format!("{name}: `{word}` was committed twice, or its attempt did not succeed"));
         }
         let owner = shadow.owner.map(number_of);
         if *process != applied.process || owner != Some(*process) || made.fence != Some(shadow.fence) {
             return Err(format!(
-                "{name}: the result of p{process} under fence {:?} was committed by p{}, and the run belonged to \
+                "{name}: the result of p{process} under fence {:?} was committed by p{}, but the owner was \
                  {owner:?} under fence {}",
                 made.fence, applied.process, shadow.fence
             ));
@@ -235,7 +243,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// What is recorded of failed tries is true, and the pause before the next one is kept.
+    /// Checks that the recorded failures are true, and that the pause before the next retry is respected.
     pub(super) fn check_ledger(
         &mut self,
         applied: &Applied<'_>,
@@ -245,35 +253,35 @@ impl Oracle {
     ) -> Result<(), String> {
         let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
         let name = &shadow.name;
-        for tries in ledger["tries"].as_array().map(Vec::as_slice).unwrap_or_default() {
-            let activation = tries["activation"].as_u64().unwrap_or_default();
-            let count = |tries: &Value| tries["retries"].as_u64().unwrap_or_default();
-            let (before, now) = (count(ledger_of(&shadow.ledger, activation)), count(tries));
+        for attempts in ledger["attempts"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            let activation = attempts["activation"].as_u64().unwrap_or_default();
+            let count = |attempts: &Value| attempts["retries"].as_u64().unwrap_or_default();
+            let (before, now) = (count(ledger_of(&shadow.ledger, activation)), count(attempts));
             if now <= before {
                 continue;
             }
             tally.retries += 1;
-            let transition = tries["transition"].as_str().unwrap_or_default();
+            let transition = attempts["transition"].as_str().unwrap_or_default();
             let action = shadow.flow.by_transition(transition).map(|known| known.action).unwrap_or_default();
             let pause = retry_pause_ms(action, now).filter(|_| now == before + 1);
             let Some(pause) = pause else {
-                return Err(format!("{name}: retry {now} after {before} is one too many"));
+                return Err(format!("{name}: retry {now} after {before} is not allowed"));
             };
             let at = applied.issued + pause as i64 * 1_000;
-            let next = tries["next"].as_str().and_then(|next| next.parse::<Timestamp>().ok()).map(micros);
+            let next = attempts["next"].as_str().and_then(|next| next.parse::<Timestamp>().ok()).map(micros);
             if next.is_none_or(|next| next < at) {
-                return Err(format!("{name}: retry {now} is planned for {next:?}, not for {at}"));
+                return Err(format!("{name}: retry {now} is planned for {next:?}, expected not before {at}"));
             }
-            let failed = self.tries.of(run, activation).filter(|made| made.ended.is_some()).count() as u64;
+            let failed = self.attempts.of(run, activation).filter(|made| made.ended.is_some()).count() as u64;
             if failed < now {
-                return Err(format!("{name}: {now} failures were recorded of {failed} tries"));
+                return Err(format!("{name}: {now} failures were recorded for {failed} attempts"));
             }
-            self.tries.not_before.insert((run, activation), at);
+            self.attempts.not_before.insert((run, activation), at);
         }
         self.check_stop(run, ledger, tally)
     }
 
-    /// A run stands still only for a reason that the script gave.
+    /// Checks that a run fails only for a reason in its script, or after too many crashes.
     fn check_stop(&mut self, run: RunId, ledger: &Value, tally: &mut Tally) -> Result<(), String> {
         let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
         let stopped = &ledger["stopped"];
@@ -282,29 +290,29 @@ impl Oracle {
         }
         let code = stopped["error"]["code"].as_str().unwrap_or_default();
         let activation = stopped["activation"].as_u64().unwrap_or_default();
-        let deaths =
+        let crashes =
             shadow.entered.get(&activation).map_or(0, |(_, fence)| shadow.fence.saturating_sub(*fence));
         let allowed = match (code, shadow.flow.name) {
             ("scripted", "mended") => true,
             ("scripted", "child") => shadow.snapshot.context()["fails"] == true,
-            ("crashed", _) => deaths >= u64::from(self.settings.max_crashes),
+            ("crashed", _) => crashes >= u64::from(self.settings.max_crashes),
             _ => false,
         };
         tally.crash_limits += u64::from(code == "crashed");
         if allowed {
             Ok(())
         } else {
-            Err(format!("{}: it stands still after {deaths} deaths: {stopped}", shadow.name))
+            Err(format!("{}: failed without a reason after {crashes} crashes: {stopped}", shadow.name))
         }
     }
 
-    /// How often an activation was tried, and how often that ended like this.
+    /// Returns the ends of all attempts of an activation; `None` for one that still runs.
     pub(super) fn tries_of(&self, run: RunId, activation: ActivationId) -> Vec<Option<Ending>> {
-        self.tries.of(run, activation).map(|made| made.ended).collect()
+        self.attempts.of(run, activation).map(|made| made.ended).collect()
     }
 
-    /// The activations that were tried.
+    /// Returns the activations with attempts.
     pub(super) fn tried(&self) -> impl Iterator<Item = (RunId, ActivationId)> {
-        self.tries.of.keys().copied()
+        self.attempts.of.keys().copied()
     }
 }

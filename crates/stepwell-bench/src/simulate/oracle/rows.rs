@@ -1,4 +1,4 @@
-//! A run that nobody works on will be looked at in time: whatever is due or has come is in its wake time.
+//! Checks that a run without an owner has a wake time no later than the first due timer, retry or message.
 
 use serde_json::Value;
 use stepwell_core::{RunId, Timestamp};
@@ -11,17 +11,17 @@ use super::super::world::at_once;
 use super::{Applied, Oracle, SCOPE, Shadow};
 
 impl Oracle {
-    /// The rows of a run that a commit touched fit together.
-    pub(super) fn look_at(&mut self, applied: &Applied<'_>, run: RunId) -> Result<(), String> {
+    /// Checks that the rows of a run touched by a commit are consistent.
+    pub(super) fn check_run(&mut self, applied: &Applied<'_>, run: RunId) -> Result<(), String> {
         let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
         let loaded = at_once(applied.memory.load(SCOPE, run)).map_err(|error| error.to_string())?;
-        let loaded = loaded.ok_or_else(|| format!("{}: it is gone", shadow.name))?;
-        self.signals.look_at(applied, shadow, &loaded)?;
+        let loaded = loaded.ok_or_else(|| format!("{}: the run no longer exists", shadow.name))?;
+        self.signals.check_run(applied, shadow, &loaded)?;
         check_status(shadow, &loaded)?;
-        check_rest(shadow, &loaded, applied.now)
+        check_wake(shadow, &loaded, applied.now)
     }
 
-    /// What is counted in cells is what was committed.
+    /// Checks that the counter cells equal the committed increments.
     pub(super) fn check_counters(&self, applied: &Applied<'_>) -> Result<(), String> {
         let Some(step) = &applied.commit.step else { return Ok(()) };
         let Some(shadow) = self.runs.get(&step.head.run) else { return Ok(()) };
@@ -48,7 +48,7 @@ fn counter(applied: &Applied<'_>, key: &str) -> Result<u64, String> {
         owner: COUNTERS.to_owned(),
         filter: CellFilter::Key(key.to_owned()),
         now: timestamp(applied.now),
-        with_dead: false,
+        include_deleted: false,
         limit: 1,
         cursor: None,
     };
@@ -57,7 +57,7 @@ fn counter(applied: &Applied<'_>, key: &str) -> Result<u64, String> {
     Ok(value.unwrap_or_default())
 }
 
-/// How a run is doing goes with its state.
+/// Checks that the status of a run matches its state.
 fn check_status(shadow: &Shadow, loaded: &Loaded) -> Result<(), String> {
     let (name, status) = (&shadow.name, loaded.head.status);
     let fits = match status {
@@ -65,11 +65,11 @@ fn check_status(shadow: &Shadow, loaded: &Loaded) -> Result<(), String> {
         Status::Failed => shadow.stopped().is_some() && !shadow.snapshot.is_terminal(),
         _ => !shadow.snapshot.is_terminal(),
     };
-    if fits { Ok(()) } else { Err(format!("{name}: it is {status} and has not ended, or the reverse")) }
+    if fits { Ok(()) } else { Err(format!("{name}: status {status} contradicts its snapshot")) }
 }
 
-/// A run that nobody owns is woken by the first thing that is due for it.
-fn check_rest(shadow: &Shadow, loaded: &Loaded, now: i64) -> Result<(), String> {
+/// Checks that a run without an owner wakes at the first thing that is due.
+fn check_wake(shadow: &Shadow, loaded: &Loaded, now: i64) -> Result<(), String> {
     let head = &loaded.head;
     if head.owner.is_some() || head.status.is_final() {
         return Ok(());
@@ -81,24 +81,29 @@ fn check_rest(shadow: &Shadow, loaded: &Loaded, now: i64) -> Result<(), String> 
     let cancels = loaded.inbox.iter().filter(|message| message.topic == "cancel");
     due.extend(cancels.map(|_| (now, "its parent's cancellation")));
     if !matches!(head.status, Status::Failed | Status::Suspended | Status::Pending) {
-        let tries = ledger["tries"].as_array().map(Vec::as_slice).unwrap_or_default();
-        due.extend(tries.iter().filter_map(|tries| instant(&tries["next"])).map(|at| (at, "its next try")));
+        let attempts = ledger["attempts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        due.extend(
+            attempts
+                .iter()
+                .filter_map(|attempts| instant(&attempts["next"]))
+                .map(|at| (at, "its next attempt")),
+        );
         let timers = shadow.snapshot.activations().iter().flat_map(|activation| &activation.timers);
         due.extend(timers.map(|timer| (micros(timer.at), "its timer")));
         let ends = loaded.inbox.iter().filter(|message| message.topic == "child");
         due.extend(ends.map(|_| (now, "the end of a child")));
-        let in_use = tries.iter().any(|tries| !tries["next"].is_null());
+        let in_use = attempts.iter().any(|attempts| !attempts["next"].is_null());
         let signals = loaded.inbox.iter().filter_map(|message| message.topic.strip_prefix("signal:"));
         let places = shadow.places();
         let takes = |signal: &&str| !in_use && shadow.flow.takes(signal, &places);
         due.extend(signals.filter(takes).map(|_| (now, "a signal")));
     }
     if head.status == Status::Pending {
-        due.push((shadow.begins, "its beginning"));
+        due.push((shadow.begins, "its start"));
     }
     let Some((at, what)) = due.into_iter().min() else { return Ok(()) };
     match head.wake.map(micros) {
         Some(wake) if wake <= at.max(now) => Ok(()),
-        wake => Err(format!("{name}: nobody looks at it for {what} at {at}: it is woken at {wake:?}")),
+        wake => Err(format!("{name}: {what} is due at {at}, but its wake time is {wake:?}")),
     }
 }

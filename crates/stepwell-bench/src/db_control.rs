@@ -1,24 +1,24 @@
-//! A throwaway PostgreSQL server for a client that is not ours: it says where the server is, and obeys the orders that come
-//! line by line on its standard input. It ends, with the server, where the orders do.
+//! The `db-control` command: runs a temporary PostgreSQL server for an external client. Prints the connection strings and
+//! obeys the commands on its standard input, one per line. Exits, with the server, at the end of the input.
 
 use std::io::BufRead;
 
 use serde_json::json;
 use stepwell_postgres::cluster::Cluster;
-use stepwell_postgres::ground::Ground;
+use stepwell_postgres::test_schema::TestSchema;
 
 use crate::child::say;
 
-/// Ends the session of somebody who works as the engine.
+/// Terminates a random session of the engine's database role.
 const END_ONE: &str = "select pg_terminate_backend(pid) from pg_stat_activity
  where usename = 'stepwell_engine' order by random() limit 1";
 
 pub(crate) fn run() -> Result<(), String> {
     let runtime = crate::runtime()?;
     let mut cluster = Cluster::own(&[("shared_buffers", "64MB"), ("max_connections", "100")])?;
-    let ground = runtime.block_on(Ground::new(&cluster))?;
+    let test_schema = runtime.block_on(TestSchema::new(&cluster))?;
     let place = json!({
-        "engine": ground.engine(), "owner": ground.owner(), "schema": ground.schema(),
+        "engine": test_schema.engine(), "owner": test_schema.owner(), "schema": test_schema.schema(),
     });
     say(&place.to_string())?;
     for order in std::io::stdin().lock().lines() {
@@ -29,10 +29,10 @@ pub(crate) fn run() -> Result<(), String> {
                 say("killed")?;
             }
             "end one" => {
-                let ended = runtime.block_on(end_one(ground.admin()))?;
-                say(if ended { "ended" } else { "nobody" })?;
+                let ended = runtime.block_on(end_one(test_schema.admin()))?;
+                say(if ended { "ended" } else { "none" })?;
             }
-            other => return Err(format!("`{other}` is no order: `kill` and `end one` are")),
+            other => return Err(format!("unknown order `{other}`; use `kill` or `end one`")),
         }
     }
     Ok(())
