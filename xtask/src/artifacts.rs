@@ -1,4 +1,4 @@
-//! The one way in which tests, examples and programs are built, and the executables that come of it.
+//! Builds tests, examples and programs with one set of options, and finds the resulting executables.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,24 +8,24 @@ use serde_json::Value;
 
 use crate::process;
 
-/// Cargo unifies features over the packages it is asked for. Every build asks for all of them, because any other choice
-/// would compile a second copy of nearly every dependency.
+/// Options of every build. Cargo unifies features over the selected packages, so any other selection would compile a
+/// second copy of nearly every dependency.
 pub(crate) const EVERYTHING: [&str; 3] = ["--workspace", "--all-features", "--locked"];
 
-/// Names the file with cargo's messages about a build that others are to use instead of building again.
+/// Environment variable with the path of cargo's build messages. If set, that build is used instead of building again.
 pub(crate) const FILE: &str = "STEPWELL_ARTIFACTS";
 
-/// Executables of one build.
+/// The executables of one build.
 pub(crate) struct Artifacts(Vec<Executable>);
 
-/// One executable.
+/// One executable of a build.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Executable {
     pub(crate) kind: Kind,
-    /// The name of its target.
+    /// Name of the cargo target.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// The folder of its package, in which cargo runs tests.
+    /// Folder of the package, in which cargo runs its tests.
     folder: PathBuf,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 }
 
 impl Artifacts {
-    /// Builds the targets that cargo's `options` select, unless [`FILE`] names a build that is to be used.
+    /// Builds the targets selected by cargo's `options`, or reads the build that [`FILE`] names.
     pub(crate) fn of(options: &[&str]) -> Result<Artifacts, String> {
         match env::var_os(FILE) {
             Some(path) => fs::read_to_string(&path)
@@ -47,7 +47,7 @@ impl Artifacts {
         }
     }
 
-    /// Builds the targets that cargo's `options` select, and keeps what came of it where [`file()`] says.
+    /// Builds the targets selected by cargo's `options` and writes cargo's messages to [`file()`].
     pub(crate) fn build_and_keep(options: &[&str]) -> Result<Artifacts, String> {
         let messages = built(options)?;
         let path = file()?;
@@ -69,12 +69,12 @@ impl Artifacts {
         found.ok_or_else(|| format!("the build made no {kind:?} `{name}`"))
     }
 
-    /// The examples, by name.
+    /// Returns the examples, sorted by name.
     pub(crate) fn examples(&self) -> Vec<&Executable> {
         self.all(Kind::Example)
     }
 
-    /// The test executables, by name.
+    /// Returns the test executables, sorted by name.
     pub(crate) fn tests(&self) -> Vec<&Executable> {
         self.all(Kind::Test)
     }
@@ -86,12 +86,12 @@ impl Artifacts {
     }
 }
 
-/// The file in which [`Artifacts::build_and_keep`] puts what it has built.
+/// Returns the file to which [`Artifacts::build_and_keep`] writes.
 pub(crate) fn file() -> Result<PathBuf, String> {
     Ok(process::target_folder()?.join("xtask/artifacts.json"))
 }
 
-/// Builds, and returns cargo's messages.
+/// Builds the targets and returns cargo's messages.
 fn built(options: &[&str]) -> Result<String, String> {
     let mut command = process::cargo(["build", "--message-format", "json-render-diagnostics"]);
     command.args(EVERYTHING).args(options);
@@ -116,7 +116,7 @@ impl Executable {
         })
     }
 
-    /// Runs it as cargo would.
+    /// Returns a command that runs the executable as cargo would.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);

@@ -1,10 +1,10 @@
-//! Runs the server from this checkout, as its users would.
+//! Runs the server of this checkout.
 
 use std::process::{Command, ExitCode};
 
 use crate::{needs, process};
 
-/// Builds the server, then becomes `stepwell dev`.
+/// Builds the server, then replaces this process by `stepwell dev`.
 pub(crate) fn dev(args: &[String]) -> Result<ExitCode, String> {
     needs::check(needs::BUILD)?;
     let binary = process::quick_binary()?;
@@ -13,7 +13,7 @@ pub(crate) fn dev(args: &[String]) -> Result<ExitCode, String> {
     become_command(&mut command)
 }
 
-/// Replaces this process, so that a signal meant for the server reaches the server.
+/// Replaces this process, so that signals reach the server directly.
 #[cfg(unix)]
 fn become_command(command: &mut Command) -> Result<ExitCode, String> {
     use std::os::unix::process::CommandExt;
@@ -25,7 +25,7 @@ fn become_command(command: &mut Command) -> Result<ExitCode, String> {
 fn become_command(command: &mut Command) -> Result<ExitCode, String> {
     let status =
         command.status().map_err(|error| format!("cannot start `{}`: {error}", process::shown(command)))?;
-    // A status outside a byte cannot be passed on as it is; it is a failure all the same.
+    // An exit status that does not fit into a byte becomes a plain failure.
     Ok(match status.code().map(u8::try_from) {
         Some(Ok(code)) => ExitCode::from(code),
         _ => ExitCode::FAILURE,

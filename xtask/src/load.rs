@@ -1,21 +1,22 @@
-//! How much of the machine other programs used while this one ran.
+//! Measures the share of the machine that other programs used during a run.
 
 use std::fs;
 
-/// The counters of the processor at one moment, in clock ticks; none where the system does not show them.
+/// Processor counters at one time, in clock ticks. `None` if the system does not provide them.
 pub(crate) struct Load(Option<Ticks>);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ticks {
-    /// All processors together, idle or not.
+    /// Ticks of all processors, idle or not.
     all: u64,
-    /// Of those, spent on any program of this machine or taken by the machine's host.
+    /// Ticks spent on any program of this machine, or taken by the host of a virtual machine.
     busy: u64,
-    /// Of those, spent on this process and its descendants.
+    /// Ticks spent on this process and its descendants.
     own: u64,
 }
 
-/// Servers outlive the test that started them, so their time looks like that of other programs. It is less than this.
+/// Share below which the load of others counts as zero. Servers outlive the test that started them, so their time looks
+/// like that of other programs.
 const OURS_ALL_THE_SAME: f64 = 0.15;
 
 impl Load {
@@ -24,7 +25,7 @@ impl Load {
         Load(read("/proc/stat").zip(read("/proc/self/stat")).and_then(|(all, own)| Ticks::read(&all, &own)))
     }
 
-    /// The part of the machine, from 0 to 1, that other programs have used since.
+    /// Returns the share of the machine, from 0 to 1, that other programs have used since `self`.
     pub(crate) fn taken_by_others(&self) -> f64 {
         match (self.0, Load::now().0) {
             (Some(then), Some(now)) => now.taken_by_others(then),
@@ -37,10 +38,11 @@ impl Ticks {
     fn read(all: &str, own: &str) -> Option<Ticks> {
         let numbers = |text: &str| text.split_whitespace().map_while(|word| word.parse().ok()).collect();
         let counters: Vec<u64> = numbers(all.lines().next()?.strip_prefix("cpu ")?);
-        // user, nice, system, idle, iowait, irq, softirq, steal; what guests use is in user already.
+        // user, nice, system, idle, iowait, irq, softirq, steal; guest time is included in user.
         let counters = counters.get(..8)?;
         let all: u64 = counters.iter().sum();
-        // The name comes second, in parentheses; the times of the process and its descendants are words 14 to 17.
+        // The name is the second field, in parentheses; the times of the process and its descendants are fields 14 to
+        // 17.
         let times: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
         let own = times.get(11..15)?.iter().filter_map(|word| word.parse::<u64>().ok()).sum();
         Some(Ticks { all, busy: all - counters[3] - counters[4], own })
@@ -73,16 +75,16 @@ mod tests {
     }
 
     #[test]
-    fn what_others_use_is_told_from_what_we_use() {
+    fn load_of_other_programs_is_separated() {
         let then = ticks("0 0 0 0 0 0 0 0", 0);
         assert_eq!(ticks("100 0 0 0 0 0 0 0", 50).taken_by_others(then), 0.5);
         assert_eq!(ticks("100 0 0 0 0 0 0 0", 90).taken_by_others(then), 0.0);
         assert_eq!(then.taken_by_others(then), 0.0);
     }
 
-    /// A child's time counts when it has been waited for.
+    /// The time of a child counts after it has been waited for.
     #[test]
-    fn what_a_child_uses_is_ours() {
+    fn child_time_counts_as_ours() {
         let before = Load::now();
         let spin = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
         std::process::Command::new("sh").args(["-c", spin]).status().unwrap();

@@ -1,6 +1,6 @@
-//! The command line of `cargo xtask`: everything one does with this repository.
+//! The command line of `cargo xtask`: the developer tasks of this repository.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its caller")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints its results")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,45 +30,45 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run the tests whose name contains a text, and build nothing else.
+    /// Run the tests whose path contains a text, and build nothing else.
     T {
-        /// A part of a test's path, such as `signals::` or `timeout`.
+        /// Part of a test's path, such as `signals::` or `timeout`.
         filter: String,
-        /// The store that the engine's tests run on.
+        /// Store on which the engine's tests run.
         #[arg(long, value_enum, default_value_t = stores::Choice::Memory)]
         store: stores::Choice,
     },
-    /// Run everything a change has to pass; the first failing step ends the run.
+    /// Run all checks that a change must pass; the first failing step ends the run.
     Test {
-        /// Leave out fmt, tidy and purity; warnings of the compiler and of clippy still fail the build.
+        /// Skip fmt, tidy and purity; warnings of the compiler and of clippy still fail the build.
         #[arg(long)]
         skip_lints: bool,
     },
     /// Build the server and run `stepwell dev` with the given arguments.
     Dev {
-        /// Passed on to `stepwell dev` as they are.
+        /// Arguments passed to `stepwell dev` unchanged.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Run one proof at full size: its figures as JSON lines on stdout, success only when the bar is met.
+    /// Run one proof at full size. Prints its figures as JSON lines on stdout and succeeds only when all bars are met.
     Prove {
-        /// Which proof to run; `--list` says what each one shows.
+        /// Name of the proof; `--list` describes all of them.
         #[arg(required_unless_present = "list", value_parser = PossibleValuesParser::new(proofs::names()))]
         name: Option<String>,
-        /// A small size that shows the proof still runs; bars on speed are not judged.
+        /// Run at a small size, to show that the proof works; bars on speed are not judged.
         #[arg(long)]
         short: bool,
-        /// Print the proofs there are.
+        /// Print the names and descriptions of all proofs.
         #[arg(long, conflicts_with_all = ["name", "short"])]
         list: bool,
     },
-    /// Check the conventions no compiler checks, over every file that is tracked or would be.
+    /// Check conventions that no compiler checks, over every file that is tracked or not ignored.
     Tidy,
-    /// Check that stepwell-core can do no IO, read no clock and draw no randomness.
+    /// Check that stepwell-core has no access to IO, clocks or randomness.
     Purity,
     /// Run a folder of JSONata's test cases against the expression dialect.
     Jsonata {
-        /// The folder that holds `groups` and `datasets`.
+        /// Folder that contains `groups` and `datasets`.
         folder: PathBuf,
         /// Print the result as JSON.
         #[arg(long)]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn prove_wants_a_known_name_or_the_list() {
+    fn prove_requires_a_known_name_or_list() {
         assert!(Cli::try_parse_from(["xtask", "prove"]).is_err());
         assert!(Cli::try_parse_from(["xtask", "prove", "unheard-of"]).is_err());
         assert!(Cli::try_parse_from(["xtask", "prove", "--list"]).is_ok());

@@ -1,4 +1,4 @@
-//! Sees to it that the programs a build needs are there, installing them where that is ours to do.
+//! Checks that the programs a build needs are installed, and installs them where that is allowed.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,23 +7,23 @@ use std::{env, fs};
 
 use crate::process;
 
-/// Something the machine must have that cargo does not bring.
+/// A program that the machine needs and cargo does not install.
 pub(crate) struct Need {
-    /// Looked for in `PATH` and where Debian keeps the programs of a PostgreSQL server; one of them is a module of Python.
+    /// Searched in `PATH` and in Debian's folders of PostgreSQL programs. `ensurepip` is a Python module instead.
     program: &'static str,
-    /// Debian's packages that bring it.
+    /// Debian packages that contain the program.
     packages: &'static [&'static str],
     why: &'static str,
 }
 
-/// What the server is built with.
+/// Needs of building the server.
 pub(crate) const BUILD: &[Need] =
     &[Need { program: "cc", packages: &["gcc", "libc6-dev"], why: "the bundled SQLite is compiled from C" }];
 
-/// What all tests and proofs need.
+/// Needs of all tests and proofs.
 pub(crate) const TESTS: &[Need] = &[
     Need { program: "cc", packages: &["gcc", "libc6-dev"], why: "the bundled SQLite is compiled from C" },
-    Need { program: "git", packages: &["git"], why: "tidy asks it which files belong to the project" },
+    Need { program: "git", packages: &["git"], why: "tidy gets the list of files from it" },
     Need {
         program: "postgres",
         packages: &[POSTGRESQL],
@@ -32,40 +32,40 @@ pub(crate) const TESTS: &[Need] = &[
     Need {
         program: "python3",
         packages: &["python3"],
-        why: "schemathesis, which holds the server to its contract, and an example worker",
+        why: "schemathesis, which checks the server against its contract, and an example worker",
     },
     Need {
         program: "node",
         packages: &["nodejs"],
-        why: "the example worker in TypeScript is run, and the reference of JSONata",
+        why: "runs the TypeScript example worker and the JSONata reference",
     },
     Need {
         program: "npm",
         packages: &["npm"],
-        why: "the compiler of TypeScript and the reference of JSONata come from there",
+        why: "installs the TypeScript compiler and the JSONata reference",
     },
     Need {
         program: ENSUREPIP,
         packages: &["python3-venv"],
-        why: "schemathesis gets an environment of its own",
+        why: "schemathesis is installed into its own virtual environment",
     },
 ];
 
-/// The module of Python that makes environments; Debian has it in a package of its own.
+/// Python module that creates virtual environments; Debian has it in a separate package.
 const ENSUREPIP: &str = "ensurepip";
 
 const POSTGRESQL: &str = "postgresql";
 
-/// One folder per version, with the programs in its `bin`.
+/// Debian's folder with one subfolder per PostgreSQL version, each with its programs in `bin`.
 const POSTGRESQL_VERSIONS: &str = "/usr/lib/postgresql";
 
-/// While this is there, Debian's package starts no server of its own when it is installed.
+/// Path and content of a setting: while the file exists, installing Debian's package starts no server.
 const NO_SERVER: (&str, &str) =
     ("/etc/postgresql-common/createcluster.d/stepwell.conf", "create_main_cluster = false\n");
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// What to do about the needs that are not met.
+/// The action for unmet needs.
 #[derive(Debug, PartialEq)]
 enum Remedy {
     Nothing,
@@ -73,7 +73,7 @@ enum Remedy {
     Ask(String),
 }
 
-/// Makes sure that every need is met: installs what is missing where that is allowed, else says what to install.
+/// Installs missing programs where that is allowed. Otherwise the error says what to install.
 pub(crate) fn ensure(needs: &[Need]) -> Result<(), String> {
     match remedy(needs, is_there, || in_path("apt-get") && is_root()) {
         Remedy::Nothing => Ok(()),
@@ -82,7 +82,7 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<(), String> {
     }
 }
 
-/// Like [`ensure`], but installs nothing.
+/// Like [`ensure`], but never installs anything.
 pub(crate) fn check(needs: &[Need]) -> Result<(), String> {
     match remedy(needs, is_there, || false) {
         Remedy::Nothing | Remedy::Install(_) => Ok(()),
@@ -121,7 +121,8 @@ fn install(packages: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Keeps the setting only for the installation: what the machine's owner installs later is theirs.
+/// Runs an installation with the setting file in place. Removes the file afterwards, so that later installations are
+/// unaffected.
 fn without_server(path: &Path, install: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)
@@ -163,18 +164,18 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn nothing_is_done_when_everything_is_there() {
-        assert_eq!(remedy(TESTS, |_| true, || panic!("must not be asked")), Remedy::Nothing);
+    fn nothing_is_installed_if_nothing_is_missing() {
+        assert_eq!(remedy(TESTS, |_| true, || panic!("must not be called")), Remedy::Nothing);
     }
 
     #[test]
-    fn what_is_missing_is_installed_where_that_is_allowed() {
+    fn missing_packages_are_installed_if_allowed() {
         let remedy = remedy(TESTS, |program| program != "cc", || true);
         assert_eq!(remedy, Remedy::Install(vec!["gcc", "libc6-dev"]));
     }
 
     #[test]
-    fn elsewhere_the_person_is_told_what_and_why() {
+    fn missing_packages_are_named_with_reason() {
         let Remedy::Ask(message) = remedy(TESTS, |program| program != "cc", || false) else {
             panic!("must ask");
         };
@@ -188,7 +189,7 @@ mod tests {
         assert!(!in_path("no-program-has-this-name"));
     }
 
-    /// The path of a folder that does not exist yet.
+    /// Returns the path of a folder that does not exist yet.
     fn scratch(name: &str) -> PathBuf {
         env::temp_dir().join(format!("stepwell-needs-{name}-{}", std::process::id()))
     }
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn no_server_is_started_by_the_installation_and_nothing_stays_behind() {
+    fn installation_starts_no_server_and_cleans_up() {
         let folder = scratch("no-server");
         let path = folder.join("createcluster.d/stepwell.conf");
         let install = || {

@@ -8,18 +8,18 @@ use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-/// A build from nothing on a slow machine.
+/// Time limit of a full build on a slow machine.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The compiler that [`lint_while_building`] has chosen.
+/// Path of `clippy-driver`, set by [`lint_while_building`].
 static LINTS: OnceLock<PathBuf> = OnceLock::new();
 
-/// As `cargo clippy -- -D warnings` would tell the compiler.
+/// Clippy arguments, encoded like those of `cargo clippy -- -D warnings`.
 const DENY: &str = "-Dwarnings__CLIPPY_HACKERY__";
 
-/// From now on the workspace is compiled by clippy, which is the compiler and its lints: one build makes the programs and
-/// denies warnings, where `cargo clippy` would check all dependencies and the workspace a second time. Nothing is kept for
-/// the next change of a crate, which makes a build from nothing a third faster.
+/// Compiles the workspace with clippy from now on. One build then produces the programs and denies warnings, while
+/// `cargo clippy` would check all dependencies and the workspace a second time. Incremental compilation is off, which
+/// makes a full build a third faster.
 pub(crate) fn lint_while_building() -> Result<(), String> {
     let mut command = Command::new("rustc");
     let captured = capture(command.args(["--print", "sysroot"]), "", BUILD_LIMIT, |_| ())?;
@@ -32,27 +32,27 @@ pub(crate) fn lint_while_building() -> Result<(), String> {
     Ok(())
 }
 
-/// What a program that has ended left behind.
+/// The exit status and the output of a program.
 pub(crate) struct Captured {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
 }
 
-/// The workspace's folder.
+/// Returns the folder of the workspace.
 pub(crate) fn root() -> PathBuf {
-    // Cargo says at run time where the package is: right even when the checkout was moved after the build.
+    // Cargo sets the variable at run time, which is correct even if the checkout was moved after the build.
     let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&manifest).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
-/// A cargo command in the workspace, with the cargo that runs this program.
+/// Returns a cargo command in the workspace, with the cargo that runs this program.
 pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     if let Some(clippy) = LINTS.get() {
         command.env("CARGO_INCREMENTAL", "0").env("RUSTC_WORKSPACE_WRAPPER", clippy).env("CLIPPY_ARGS", DENY);
     }
-    // `cargo run` describes xtask in these. Build scripts that watch them would run again for every change
+    // `cargo run` describes xtask in these variables. Build scripts that watch them would rerun for every change
     // between `cargo xtask test` and a plain `cargo test`.
     for (name, _) in env::vars_os() {
         if name
@@ -65,14 +65,14 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
     command
 }
 
-/// Runs a command to its end; anything but success is an error.
+/// Runs a command to its end. Any status but success is an error.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(), String> {
     let child = spawn(command)?;
     let status = wait(child, limit).map_err(|error| format!("`{}` {error}", shown(command)))?;
     succeeded(command, status)
 }
 
-/// Runs a command to its end and keeps its stdout, showing each line to `seen` as it comes.
+/// Runs a command to its end and returns its stdout. Passes each line to `seen` as it arrives.
 pub(crate) fn capture(
     command: &mut Command,
     stdin: &str,
@@ -92,7 +92,7 @@ pub(crate) fn capture(
         })
     });
     if let Some(mut pipe) = child.stdin.take() {
-        // A program that ends without reading its input has said why on stderr and in its status.
+        // A program that ends without reading its input explains that on stderr and in its status.
         let _ = pipe.write_all(stdin.as_bytes());
     }
     let status = wait(child, limit).map_err(|error| format!("`{}` {error}", shown(command)))?;
@@ -100,13 +100,13 @@ pub(crate) fn capture(
     Ok(Captured { status, stdout })
 }
 
-/// An error that names the command, unless it succeeded.
+/// Returns an error that names the command, unless it succeeded.
 pub(crate) fn succeeded(command: &Command, status: ExitStatus) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("`{}` ended with {status}", shown(command))) }
 }
 
-/// Builds the binaries of packages in release form and says where `name` is. Those that are needed together are built together:
-/// each set of packages has its own features of what they share, and so its own build of it.
+/// Builds the binaries of packages in release mode and returns the path of `name`. Packages that are needed together
+/// are built together: each set of packages has its own features of shared dependencies, and so its own build of them.
 pub(crate) fn release_binary(packages: &[&str], name: &str) -> Result<PathBuf, String> {
     let mut build = cargo(["build", "--release", "--locked"]);
     for package in packages {
@@ -116,13 +116,13 @@ pub(crate) fn release_binary(packages: &[&str], name: &str) -> Result<PathBuf, S
     Ok(target_folder()?.join("release").join(format!("{name}{}", env::consts::EXE_SUFFIX)))
 }
 
-/// Builds the server for trying it out, and says where it is. Not a release, which takes several times as long to compile.
+/// Builds the server in debug mode and returns its path. A release build takes several times as long.
 pub(crate) fn quick_binary() -> Result<PathBuf, String> {
     run(&mut cargo(["build", "--package", "stepwell-server", "--bin", "stepwell"]), BUILD_LIMIT)?;
     Ok(target_folder()?.join("debug").join(format!("stepwell{}", env::consts::EXE_SUFFIX)))
 }
 
-/// A command as a person would type it.
+/// Returns a command as it would be typed in a shell.
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args());
@@ -133,13 +133,13 @@ fn quoted(word: &str) -> String {
     if word.is_empty() || word.contains([' ', '"', '{', '*']) { format!("'{word}'") } else { word.to_owned() }
 }
 
-/// Where cargo puts what it builds, be it set by a variable, a configuration or not at all.
+/// Returns cargo's target folder, however it is configured.
 pub(crate) fn target_folder() -> Result<PathBuf, String> {
     let mut command = cargo(["metadata", "--format-version", "1", "--no-deps", "--offline"]);
     let captured = capture(&mut command, "", BUILD_LIMIT, |_| ())?;
     succeeded(&command, captured.status)?;
     let metadata: serde_json::Value = serde_json::from_str(&captured.stdout)
-        .map_err(|error| format!("`cargo metadata` printed something that is not JSON: {error}"))?;
+        .map_err(|error| format!("`cargo metadata` did not print JSON: {error}"))?;
     let folder = metadata["target_directory"].as_str();
     folder.map(PathBuf::from).ok_or_else(|| "`cargo metadata` names no target_directory".to_owned())
 }
@@ -148,7 +148,7 @@ fn spawn(command: &mut Command) -> Result<Child, String> {
     command.spawn().map_err(|error| format!("cannot start `{}`: {error}", shown(command)))
 }
 
-/// Waits for the end, and brings it about when the limit is over.
+/// Waits for the end of a process and kills it after the limit.
 fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus, String> {
     let id = child.id();
     let (ended, end) = mpsc::channel();
@@ -162,7 +162,8 @@ fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus, String> {
     }
 }
 
-/// Killing cargo alone would leave the hanging test behind, holding on to our output.
+/// Kills a process and its descendants. Killing cargo alone would leave a hanging test behind that keeps our output
+/// open.
 fn kill_with_descendants(id: u32) {
     let mut ids = vec![id];
     let parents = parents();
@@ -177,7 +178,7 @@ fn kill_with_descendants(id: u32) {
     let _ = kill.stderr(Stdio::null()).status();
 }
 
-/// Every process with its parent, where the system shows them.
+/// Returns every process with its parent, where the system provides them.
 fn parents() -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -190,7 +191,8 @@ fn parents() -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// The program's name comes before the parent, in parentheses, and may itself contain any of them.
+/// Extracts the parent from a `stat` line. The program name before it is in parentheses and may itself contain
+/// parentheses and spaces.
 fn parent_in(stat: &str) -> Option<u32> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(1)?.parse().ok()
@@ -209,15 +211,15 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn output_is_captured() {
         let captured = capture(&mut Command::new("cat"), "one\ntwo\n", LIMIT, |_| ()).unwrap();
         assert!(captured.status.success());
         assert_eq!(captured.stdout, "one\ntwo\n");
     }
 
-    /// The reader of the output ends, and drops what it was given, only when no process holds the pipe any more.
+    /// The reader of the output ends, and drops its closure, only when no process holds the pipe any more.
     #[test]
-    fn a_program_over_its_limit_dies_with_its_children() {
+    fn timeout_kills_program_and_descendants() {
         let (held, gone) = mpsc::channel::<()>();
         let mut command = Command::new("sh");
         command.args(["-c", "sh -c 'sleep 100; true'; true"]);
@@ -225,14 +227,14 @@ mod tests {
             let _ = &held;
         };
         let Err(error) = capture(&mut command, "", Duration::from_millis(200), seen) else {
-            panic!("the limit was not kept");
+            panic!("the limit was not enforced");
         };
         assert!(error.contains("was killed"), "{error}");
         assert_eq!(gone.recv_timeout(LIMIT), Err(mpsc::RecvTimeoutError::Disconnected));
     }
 
     #[test]
-    fn the_parent_is_found_behind_an_odd_name() {
+    fn parent_is_found_after_an_odd_name() {
         assert_eq!(parent_in("12 (a) b (c)) S 7 12 12 0"), Some(7));
         assert_eq!(parent_in("garbage"), None);
     }

@@ -1,4 +1,4 @@
-//! Shows that stepwell-core can do no IO, read no clock and draw no randomness.
+//! Checks that stepwell-core has no access to IO, clocks or randomness.
 
 use crate::process;
 use crate::tree::{self, Finding, Tree};
@@ -18,8 +18,8 @@ const TREE_COMMAND: &[&str] = &[
     "{p} {f}",
 ];
 
-/// A crate that may not be in the tree, with any of these features or, if none are named, at all. A feature that
-/// ends in `*` stands for all that begin so.
+/// A crate that must not be in the dependency tree: with any of these features, or at all if none are named. A feature
+/// that ends in `*` is a prefix.
 struct Ban {
     name: &'static str,
     features: &'static [&'static str],
@@ -60,35 +60,35 @@ const BANS: &[Ban] = &[
     Ban { name: "uuid", features: &["rng", "fast-rng", "v4", "v7"], why: RANDOMNESS },
 ];
 
-/// Modules of `std` that reach outside the process or wait inside it.
+/// Modules of `std` that access the outside of the process or block a thread.
 const BANNED_MODULES: &[&str] = &["fs", "net", "env", "thread", "process"];
 
-/// Names of `std::time` that read a clock; `Duration` does not.
+/// Types of `std::time` that read a clock; `Duration` does not.
 const BANNED_CLOCKS: &[&str] = &["Instant", "SystemTime"];
 
 const BANNED_WORDS: &[(&str, &str)] = &[
     ("RandomState", "its seed is random"),
-    ("HashMap", "its order is random: take a BTreeMap"),
-    ("HashSet", "its order is random: take a BTreeSet"),
+    ("HashMap", "its order is random: use a BTreeMap"),
+    ("HashSet", "its order is random: use a BTreeSet"),
     ("println!", "that is IO"),
     ("eprintln!", "that is IO"),
     ("print!", "that is IO"),
     ("eprint!", "that is IO"),
 ];
 
-/// Looks at what stepwell-core depends on and at its sources.
+/// Checks the dependencies of stepwell-core and its sources.
 pub(crate) fn purity() -> Result<(), String> {
     let mut command = process::cargo(TREE_COMMAND);
     let captured = process::capture(&mut command, "", process::BUILD_LIMIT, |_| ())?;
     process::succeeded(&command, captured.status)?;
     let dependencies = dependencies(&captured.stdout);
     if !dependencies.iter().any(|dependency| dependency.name == "stepwell-core") {
-        return Err(format!("`{}` does not show stepwell-core: read its output", process::shown(&command)));
+        return Err(format!("the output of `{}` does not contain stepwell-core", process::shown(&command)));
     }
     let tree = Tree::read()?;
     let sources = tree.rust_in(SOURCES).count();
     if sources == 0 {
-        return Err(format!("{SOURCES} has no Rust files: say in xtask's purity.rs where they are now"));
+        return Err(format!("{SOURCES} has no Rust files: update the path in xtask's purity.rs"));
     }
     let names: Vec<String> = dependencies.iter().map(Dependency::shown).collect();
     eprintln!("purity: {} crates in the tree of stepwell-core: {}", names.len(), names.join(", "));
@@ -105,7 +105,7 @@ pub(crate) fn purity() -> Result<(), String> {
     Err(format!("purity: stepwell-core is not pure, {} findings above", problems.len()))
 }
 
-/// One crate of the tree as it is built.
+/// One crate of the dependency tree with its enabled features.
 struct Dependency {
     name: String,
     features: Vec<String>,
@@ -131,7 +131,7 @@ fn dependencies(text: &str) -> Vec<Dependency> {
 
 fn dependency(line: &str) -> Option<Dependency> {
     let (name, rest) = line.split_once(' ')?;
-    // What stands in parentheses is a path or a kind, and a path may hold spaces; features come after it.
+    // The text in parentheses is a path or a kind. A path may contain spaces, and the features follow it.
     let rest = rest.rsplit_once(')').map_or_else(|| rest.split_once(' ').map_or("", |(_, f)| f), |(_, f)| f);
     let features = rest.trim().split(',').filter(|feature| !feature.is_empty()).map(str::to_owned).collect();
     Some(Dependency { name: name.to_owned(), features })
@@ -181,7 +181,7 @@ fn impure_sources(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The lines, with a `use` of several lines put together into one.
+/// Returns the lines, with a multi-line `use` joined into one.
 fn statements(lines: &[(usize, &str)]) -> Vec<(usize, String)> {
     let mut statements: Vec<(usize, String)> = Vec::new();
     let mut in_use = false;
@@ -200,7 +200,7 @@ fn impurity(line: &str) -> Option<String> {
     if let Some((word, why)) = BANNED_WORDS.iter().find(|(word, _)| tree::has_word(line, word)) {
         return Some(format!("`{word}`: {why}"));
     }
-    // In `std::{a, b}` and `std::time::{A, B}` any of the names may stand anywhere behind.
+    // In `std::{a, b}` and `std::time::{A, B}` a name may be anywhere in the group.
     let among = |prefix: &str, names: &[&'static str]| {
         let group = line.split_once(&format!("{prefix}::{{")).map(|(_, group)| group);
         names.iter().copied().find(|name| {
@@ -209,13 +209,13 @@ fn impurity(line: &str) -> Option<String> {
         })
     };
     if let Some(name) = among("std", BANNED_MODULES) {
-        return Some(format!("`std::{name}` reaches outside"));
+        return Some(format!("`std::{name}` accesses the outside of the process"));
     }
     let clock = among("std::time", BANNED_CLOCKS).or_else(|| {
         let in_group = line.contains("std::{") && tree::has_word(line, "time");
         BANNED_CLOCKS.iter().copied().find(|name| in_group && tree::has_word(line, name))
     });
-    clock.map(|name| format!("`std::time::{name}` is a clock: take the time as an argument"))
+    clock.map(|name| format!("`std::time::{name}` is a clock: pass the time as an argument"))
 }
 
 #[cfg(test)]
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_tree_passes_and_is_read_whole() {
+    fn clean_tree_passes() {
         let shown: Vec<String> = dependencies(CLEAN).iter().map(Dependency::shown).collect();
         let expected = [
             "ahash",
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_banned_feature_is_found_behind_a_path_and_a_mark() {
+    fn banned_feature_is_found_after_a_path() {
         let found = problems("uuid v1.0.0 (/a (b)/uuid) serde,v7 (*)\n");
         assert!(found[0].contains("`uuid` with feature `v7`"), "{found:?}");
     }

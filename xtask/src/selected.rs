@@ -11,31 +11,29 @@ use crate::tree::{File, Tree};
 
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The cases of the conformance suite are functions there and tests in these targets.
+/// The folder of the conformance suite, whose functions are tests in these targets.
 const SUITE: (&str, [&str; 3]) =
     ("crates/stepwell-store/src/suite/", ["it-store", "it-sqlite", "it-postgres"]);
 
-/// A target with tests, in the words of cargo's options.
+/// A target with tests, as cargo's options name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     Integration(String),
-    /// The unit tests of all libraries: cargo has no way to name one without changing the features of its dependencies.
+    /// The unit tests of all libraries: cargo cannot select one without changing the features of its dependencies.
     Libraries,
     Program(String),
 }
 
-/// Runs them; those of the engine on every chosen store.
+/// Runs the matching tests; those of the engine on every chosen store.
 pub(crate) fn run(filter: &str, store: Choice) -> Result<(), String> {
     let targets = targets(&Tree::read()?, filter);
     if targets.is_empty() {
-        return Err(format!(
-            "no test has `{filter}` in its path; the path of a test is its module and its name"
-        ));
+        return Err(format!("no test has `{filter}` in its path (module and name)"));
     }
     let engine = Target::Integration(stores::ENGINE.to_owned());
     if store != Choice::Memory && !targets.contains(&engine) {
         return Err(format!(
-            "no test of the engine has `{filter}` in its path, and only those run on several stores"
+            "no engine test has `{filter}` in its path; only engine tests run on several stores"
         ));
     }
     for (index, store) in store.names().into_iter().enumerate() {
@@ -61,7 +59,7 @@ fn command(targets: &[&Target], filter: &str) -> Command {
     command
 }
 
-/// The targets with a test whose path contains the text.
+/// Returns the targets with a test whose path contains the text.
 fn targets(tree: &Tree, filter: &str) -> BTreeSet<Target> {
     let mut found = BTreeSet::new();
     for file in tree.rust().filter(|file| has_test(file, filter)) {
@@ -88,7 +86,7 @@ fn target(path: &str) -> Option<Target> {
     }
 }
 
-/// Whether a file has a function that may be a test and whose path contains the text.
+/// Returns `true` if the file has a function that may be a test and whose path contains the text.
 fn has_test(file: &File, filter: &str) -> bool {
     let is_suite = file.path.starts_with(SUITE.0);
     let module = module(&file.path);
@@ -102,7 +100,7 @@ fn has_test(file: &File, filter: &str) -> bool {
     has_tests && names.into_iter().any(|name| format!("{module}{inner}{name}").contains(filter))
 }
 
-/// The module of a file, with `::` at its end.
+/// Returns the module of a file, with a final `::`.
 fn module(path: &str) -> String {
     let inside =
         path.split_once("/tests/it/").or_else(|| path.split_once("/src/")).map_or(path, |(_, inside)| inside);

@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask test`: first what builds everything once, then the rest, several at a time.
+//! The steps of `cargo xtask test`: first the one that builds everything, then the others, several at a time.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,23 +14,23 @@ use crate::load::Load;
 use crate::stores::{self, Choice};
 use crate::{needs, process, proofs};
 
-/// The longest a run may take on a machine that does nothing else. The aim is 20 minutes.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+/// Time limit of a run on an otherwise idle machine.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// The longest a run may take on any machine.
+/// Time limit of a run on any machine.
 const HARD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// The limit of one test executable. A test that runs for more than a minute is named in the log while it runs, so a
-/// test that hangs is known by its name.
+/// Time limit of one test executable. The log names a test that runs for more than a minute, so a hanging test is known
+/// by its name.
 const TESTS_LIMIT: Duration = Duration::from_secs(25 * 60);
 
-/// The last lines of a step that are shown when it passes, and when it fails.
+/// Number of the last output lines shown for a step that passes, and for one that fails.
 const SHOWN: (usize, usize) = (4, 400);
 
-/// How many steps run at a time. Tests and compilers use several processors themselves, other steps mostly wait.
-const BESIDE: usize = 2;
+/// Number of concurrent steps. Tests and compilers use several processors themselves; other steps mostly wait.
+const PARALLEL_STEPS: usize = 2;
 
-/// One command that must succeed.
+/// A command that must succeed.
 struct Step {
     name: String,
     command: Command,
@@ -42,7 +42,7 @@ impl Step {
         Step { name: name.into(), command, limit }
     }
 
-    /// What to type to run just this.
+    /// Returns the shell command that runs only this step.
     fn alone(&self) -> String {
         let environment = self.command.get_envs().filter_map(|(name, value)| {
             let name = name.to_str()?;
@@ -54,7 +54,7 @@ impl Step {
     }
 }
 
-/// Runs everything a change has to pass; the first failure ends it.
+/// Runs all checks that a change must pass, and stops at the first failure.
 pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
     process::lint_while_building()?;
     let record = Record::begin()?;
@@ -62,18 +62,18 @@ pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
     if !skip_lints {
         first()?.into_iter().try_for_each(|step| record.shown(step))?;
     }
-    // Mostly waits for the network. An error shows when the proof needs the tool.
+    // Mostly waits for the network. If it fails, the proof that needs the tool reports the error.
     let tools = thread::spawn(proofs::install_tools);
     let built = record.timed("build and clippy", || Artifacts::build_and_keep(&["--all-targets"]))?;
     let _ = tools.join();
     let mut steps = checks()?;
     steps.extend(tests_of(&built));
     steps.extend(proofs_of(&built)?);
-    record.beside(longest_first(steps))?;
+    record.run_parallel(longest_first(steps))?;
     record.summarize()
 }
 
-/// Steps that take more than half a minute, so that none of them is left alone at the end.
+/// Steps that take more than half a minute. They start first, so that none of them runs alone at the end.
 const LONG: &[&str] = &[
     "docs and doctests",
     "engine on postgres",
@@ -91,7 +91,7 @@ fn longest_first(mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-/// Seconds each; no use going on without them.
+/// Returns the quick checks, which take seconds each. The other steps run only if these pass.
 fn first() -> Result<Vec<Step>, String> {
     Ok(vec![
         Step::new("fmt", process::cargo(["fmt", "--all", "--check"]), process::BUILD_LIMIT),
@@ -100,15 +100,15 @@ fn first() -> Result<Vec<Step>, String> {
     ])
 }
 
-/// Whatever compiles once more: one lane, since cargo does one thing at a time in a target folder.
+/// Returns the steps that compile again. It is one step, because cargo locks the target folder.
 fn checks() -> Result<Vec<Step>, String> {
     let mut docs = process::cargo(["test", "--doc"]);
     docs.args(EVERYTHING).env("RUSTDOC", documenting()?);
     Ok(vec![Step::new("docs and doctests", docs, process::BUILD_LIMIT)])
 }
 
-/// What cargo calls as rustdoc to run the doctests of a library: documents the library first. `cargo doc` would do that
-/// too, but checks every dependency once more before.
+/// A script that cargo calls as rustdoc for doctests. It documents the library first. `cargo doc` would do that too,
+/// but checks every dependency again before.
 const DOCUMENTING: &str = r#"#!/bin/sh
 set -e
 out=$1
@@ -131,7 +131,7 @@ document "$@"
 exec rustdoc "$@"
 "#;
 
-/// Writes [`DOCUMENTING`] down and says where it is.
+/// Writes [`DOCUMENTING`] to a file and returns its path.
 fn documenting() -> Result<PathBuf, String> {
     let target = process::target_folder()?;
     let path = target.join("xtask/rustdoc");
@@ -143,7 +143,7 @@ fn documenting() -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Every test executable; the engine's on each store.
+/// Returns a step for every test executable, and for the engine's one per store.
 fn tests_of(built: &Artifacts) -> Vec<Step> {
     let mut steps = Vec::new();
     for found in built.tests() {
@@ -159,11 +159,11 @@ fn tests_of(built: &Artifacts) -> Vec<Step> {
     steps
 }
 
-/// Tests at a time in a process. Most of them wait for a disk or a server more than they compute.
+/// Number of concurrent tests in one process. Most of them wait for a disk or a server more than they compute.
 const AT_ONCE: &str = "4";
 
-/// One test executable in one process. To start a process for each test, and to find the database server in it, takes
-/// longer than most tests.
+/// Returns the step that runs one test executable in one process. Starting a process for each test, and finding the
+/// database server in it, would take longer than most tests.
 fn tests(found: &artifacts::Executable, name: &str, store: Option<&str>) -> Step {
     let mut command = found.command();
     command.args(["-q", "--test-threads", AT_ONCE]);
@@ -180,7 +180,7 @@ fn tests(found: &artifacts::Executable, name: &str, store: Option<&str>) -> Step
     Step::new(name, command, TESTS_LIMIT)
 }
 
-/// The examples, each run to its end, and every proof in its short form.
+/// Returns the steps for all examples and for every proof in its short form.
 fn proofs_of(built: &Artifacts) -> Result<Vec<Step>, String> {
     let example = |found: &artifacts::Executable| {
         Step::new(format!("example {}", found.name), found.command(), process::BUILD_LIMIT)
@@ -194,7 +194,7 @@ fn proofs_of(built: &Artifacts) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Another task of this program, which only works until the program itself is built again.
+/// Returns a command for another task of this program. It works only until the program itself is rebuilt.
 fn this(task: &str) -> Result<Command, String> {
     let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let mut command = Command::new(program);
@@ -202,11 +202,11 @@ fn this(task: &str) -> Result<Command, String> {
     Ok(command)
 }
 
-/// What was run so far.
+/// The results of the steps so far.
 struct Record {
     begun: Instant,
     load: Load,
-    /// Where the output of steps goes that run beside others.
+    /// Folder for the output of concurrent steps.
     logs: PathBuf,
     times: Mutex<Vec<(String, f64)>>,
     failure: Mutex<Option<String>>,
@@ -227,7 +227,7 @@ impl Record {
         })
     }
 
-    /// Runs one step, showing its output as it comes.
+    /// Runs one step and shows its output as it arrives.
     fn shown(&self, mut step: Step) -> Result<(), String> {
         let alone = step.alone();
         eprintln!("\n=== {} (at {:.0} s): {alone}", step.name, self.begun.elapsed().as_secs_f64());
@@ -247,15 +247,15 @@ impl Record {
         times.push((name.to_owned(), time.as_secs_f64()));
     }
 
-    /// Runs the steps in their order, [`BESIDE`] at a time. After the first failure no further step begins.
-    fn beside(&self, steps: Vec<Step>) -> Result<(), String> {
+    /// Runs the steps in order, [`PARALLEL_STEPS`] at a time. Starts no further step after the first failure.
+    fn run_parallel(&self, steps: Vec<Step>) -> Result<(), String> {
         let steps = Mutex::new(steps.into_iter());
         let next = || {
             let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
             steps.next().filter(|_| !self.has_failed.load(Ordering::SeqCst))
         };
         thread::scope(|scope| {
-            for _ in 0..BESIDE {
+            for _ in 0..PARALLEL_STEPS {
                 scope.spawn(|| {
                     while let Some(step) = next() {
                         self.logged(step);
@@ -272,7 +272,7 @@ impl Record {
         }
     }
 
-    /// Runs one step with its output in a file, and shows the end of that.
+    /// Runs one step with its output in a file, and shows the end of that file.
     fn logged(&self, mut step: Step) {
         let path = self.logs.join(step.name.replace(' ', "-")).with_extension("log");
         let begun = Instant::now();
@@ -296,7 +296,7 @@ impl Record {
                 self.has_failed.store(true, Ordering::SeqCst);
                 let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
                 let text = failed(&step.name, &error, &step.alone());
-                failure.get_or_insert(format!("{text}\nits whole output: {}", path.display()));
+                failure.get_or_insert(format!("{text}\nfull output: {}", path.display()));
             }
         }
     }
@@ -306,10 +306,10 @@ impl Record {
         for (name, seconds) in &*self.times.lock().unwrap_or_else(PoisonError::into_inner) {
             eprintln!("{seconds:>8.1} s  {name}");
         }
-        eprintln!("{:>8.1} s  in all", self.begun.elapsed().as_secs_f64());
+        eprintln!("{:>8.1} s  total", self.begun.elapsed().as_secs_f64());
     }
 
-    /// Prints how long everything took, and fails if that was too long.
+    /// Prints the time of every step, and fails if the run took too long.
     fn summarize(&self) -> Result<(), String> {
         self.print_times();
         let taken = self.begun.elapsed();
@@ -321,8 +321,8 @@ impl Record {
     }
 }
 
-/// An error if a run was too slow. `others` is the part of the machine that other programs used meanwhile: their part of
-/// the time is not held against the run.
+/// Returns an error if a run was too slow. `others` is the share of the machine that other programs used; that share of
+/// the time does not count.
 fn judge(taken: Duration, others: f64) -> Result<(), String> {
     let own = taken.mul_f64(1.0 - others);
     eprintln!(
@@ -333,7 +333,7 @@ fn judge(taken: Duration, others: f64) -> Result<(), String> {
     );
     if own > LIMIT || taken > HARD_LIMIT {
         return Err(format!(
-            "the run took {:.0} s, which counts as {:.0} s; the limit is {} s ({} s on any machine): make something faster",
+            "the run took {:.0} s, which counts as {:.0} s; the limit is {} s ({} s on any machine): make some step faster",
             taken.as_secs_f64(),
             own.as_secs_f64(),
             LIMIT.as_secs(),
@@ -347,7 +347,7 @@ fn failed(name: &str, error: &str, alone: &str) -> String {
     format!("step `{name}` failed: {error}\nto run just this step: {alone}")
 }
 
-/// The last lines of a file.
+/// Returns the last lines of a file, without empty ones.
 fn tail(path: &Path, count: usize) -> String {
     let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -391,9 +391,9 @@ mod tests {
         let marker = logs.join("marker");
         let wait = format!("while [ ! -e {0} ]; do sleep 0.01; done; sleep 1", marker.display());
         let fail = format!("echo it broke; touch {}; exit 3", marker.display());
-        let mut steps: Vec<Step> = (1..BESIDE).map(|_| step("one", &wait)).collect();
+        let mut steps: Vec<Step> = (1..PARALLEL_STEPS).map(|_| step("one", &wait)).collect();
         steps.extend([step("two", &fail), step("three", "true")]);
-        let error = record.beside(steps).unwrap_err();
+        let error = record.run_parallel(steps).unwrap_err();
         assert!(error.contains("step `two` failed") && error.contains("two.log"), "{error}");
         assert!(error.contains("to run just this step: sh -c"), "{error}");
         let times = record.times.lock().unwrap();
@@ -404,10 +404,10 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_for_an_idle_machine() {
+    fn limit_applies_to_an_idle_machine() {
         let second = Duration::from_secs(1);
         judge(LIMIT - second, 0.0).unwrap();
-        assert!(judge(LIMIT + second, 0.0).unwrap_err().contains("make something faster"));
+        assert!(judge(LIMIT + second, 0.0).unwrap_err().contains("make some step faster"));
         judge(LIMIT * 2 - second, 0.5).unwrap();
         assert!(judge(LIMIT * 2 + second * 3, 0.5).is_err());
         assert!(judge(HARD_LIMIT + second, 0.9).is_err());

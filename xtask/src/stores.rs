@@ -2,22 +2,22 @@
 
 use clap::ValueEnum;
 
-/// The target of the engine's integration tests.
+/// Target of the engine's integration tests.
 pub(crate) const ENGINE: &str = "it-engine";
 
-/// The target of the integration tests of the store on PostgreSQL.
+/// Target of the PostgreSQL store's integration tests.
 pub(crate) const POSTGRES_STORE: &str = "it-postgres";
 
-/// Tells the tests which store to use.
+/// Environment variable that selects the store of the tests.
 pub(crate) const WHICH: &str = "STEPWELL_TEST_STORE";
 
-/// Tests of the engine that use no store, and so need only one run.
+/// Prefix of the engine's tests that use no store and so need only one run.
 pub(crate) const WITHOUT_A_STORE: &str = "cron::";
 
-/// The default of the tests; it needs no disk.
+/// The default store of the tests, which needs no disk.
 pub(crate) const MEMORY: &str = "memory";
 
-/// What to run tests on.
+/// The choice of stores for a test run.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum Choice {
     Memory,

@@ -1,4 +1,4 @@
-//! The project's files, as the checks of tidy and purity read them.
+//! Reads the files of the project for the checks of tidy and purity.
 
 use std::fmt;
 use std::fs;
@@ -8,19 +8,19 @@ use std::process::Command;
 
 use crate::process;
 
-/// Every file of the project, read once.
+/// All files of the project.
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
 }
 
-/// One file; a binary one has no text.
+/// One file. The text of a binary file is empty.
 pub(crate) struct File {
-    /// From the workspace's root, with `/`.
+    /// Relative to the workspace root, with `/` as separator.
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
-/// Something wrong at one place.
+/// A violation of a convention at one line of a file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Finding {
     path: String,
@@ -29,14 +29,14 @@ pub(crate) struct Finding {
 }
 
 impl Tree {
-    /// Reads what git tracks and what it would track.
+    /// Reads all files that git tracks or does not ignore.
     pub(crate) fn read() -> Result<Tree, String> {
         let root = process::root();
         let mut files = Vec::new();
         for path in listed(&root)? {
             match fs::read(root.join(&path)) {
                 Ok(bytes) => files.push(File { path, text: text_of(bytes) }),
-                // Removed but not yet committed, or a link to a folder.
+                // Deleted but not yet committed, or a link to a folder.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory) => {}
                 Err(error) => return Err(format!("cannot read {path}: {error}")),
             }
@@ -48,7 +48,7 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Whether there is such a file, or a folder with files in it; the root is the empty path.
+    /// Returns `true` if such a file exists, or a folder with files in it. The empty path is the root.
     pub(crate) fn has(&self, path: &str) -> bool {
         path.is_empty()
             || self.files.iter().any(|file| {
@@ -60,7 +60,7 @@ impl Tree {
         self.files.iter().filter(|file| file.has_extension("rs"))
     }
 
-    /// The Rust files under one folder.
+    /// Returns the Rust files below a folder.
     pub(crate) fn rust_in(&self, folder: &str) -> impl Iterator<Item = &File> {
         self.rust()
             .filter(move |file| file.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
@@ -76,7 +76,7 @@ impl File {
         self.name().rsplit_once('.').is_some_and(|(_, found)| found == extension)
     }
 
-    /// Whether it is a source of a crate or of xtask, not a test or an example beside it.
+    /// Returns `true` for a source of a crate or of xtask, not for tests and examples next to it.
     pub(crate) fn is_source(&self) -> bool {
         let mut parts = self.path.split('/');
         match parts.next() {
@@ -86,19 +86,19 @@ impl File {
         }
     }
 
-    /// Whether all of it is test code: test folders, and the suite that stores are tested with.
+    /// Returns `true` if the whole file is test code: in a test folder, or part of the conformance suite for stores.
     pub(crate) fn is_test(&self) -> bool {
         let (folder, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
         folder.split('/').any(|part| matches!(part, "tests" | "suite"))
             || matches!(name, "tests.rs" | "suite.rs")
     }
 
-    /// The lines with their numbers, from 1.
+    /// Returns the lines with their numbers, starting at 1.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
-    /// The lines of a Rust file outside `#[cfg(test)]` items; none of a test file.
+    /// Returns the lines of a Rust file outside `#[cfg(test)]` items, or none for a test file.
     pub(crate) fn shipped_lines(&self) -> Vec<(usize, &str)> {
         if self.is_test() {
             return Vec::new();
@@ -117,7 +117,7 @@ impl File {
         kept
     }
 
-    /// The shipped lines that are not comments.
+    /// Returns the shipped lines that are not comments.
     pub(crate) fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.shipped_lines().into_iter().filter(|(_, line)| !is_comment(line))
     }
@@ -147,8 +147,8 @@ pub(crate) fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Whether `word` stands in `line` and is not a part of a longer identifier. An end of `word` that is itself no
-/// letter (`word(`, `word::`) needs no boundary there.
+/// Returns `true` if `line` contains `word` and not as part of a longer identifier. Where `word` itself ends with a
+/// character other than a letter (`word(`, `word::`), no boundary is needed.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let joins = |inner: Option<char>, outer: Option<char>| {
         inner.is_some_and(is_identifier) && outer.is_some_and(is_identifier)
@@ -164,8 +164,8 @@ pub(crate) fn is_identifier(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The index of an item's last line, relying on how rustfmt lays code out: the closing brace stands alone at the
-/// item's own indentation.
+/// Returns the index of an item's last line. Relies on the layout of rustfmt: the closing brace is alone on a line, at
+/// the indentation of the item.
 pub(crate) fn end_of_item(lines: &[(usize, &str)], start: usize) -> usize {
     let last = lines.len().saturating_sub(1);
     let head = lines[start.min(last)..].iter().position(|(_, line)| {
@@ -197,7 +197,7 @@ fn listed(root: &Path) -> Result<Vec<String>, String> {
         .collect();
     paths.retain(|path| !path.is_empty());
     paths.sort();
-    // A file in conflict is listed once for each side.
+    // Git lists a file in conflict once for each side.
     paths.dedup();
     Ok(paths)
 }
@@ -210,13 +210,13 @@ fn text_of(bytes: Vec<u8>) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tree of samples, for the tests of the checks.
+    /// Returns a tree of sample files.
     pub(crate) fn tree(files: &[(&str, &str)]) -> Tree {
         let file = |&(path, text): &(&str, &str)| File { path: path.to_owned(), text: text.to_owned() };
         Tree { files: files.iter().map(file).collect() }
     }
 
-    /// Where each finding is, as `path:line`.
+    /// Returns the position of each finding as `path:line`.
     pub(crate) fn places(findings: &[Finding]) -> Vec<String> {
         findings.iter().map(|finding| format!("{}:{}", finding.path, finding.line)).collect()
     }
@@ -233,7 +233,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_attribute_at_the_very_end_is_survived() {
+    fn attribute_at_the_end_of_a_file_is_handled() {
         let tree = tree(&[("crates/a/src/lib.rs", "fn a() {}\n#[cfg(test)]\n")]);
         assert_eq!(tree.files[0].shipped_lines().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Proves that a wrong definition is refused with all its mistakes at once, each where it is.
+//! Proves that an invalid definition is refused with all its mistakes at once, each with its position.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::{Size, answered, judged};
 
-/// Five mistakes of five kinds.
+/// A definition with five mistakes of five kinds.
 const DEFINITION: &str = include_str!("bad-definition.json");
 
 const MISTAKES: usize = 5;
 
-/// The command's status for a definition it refuses.
+/// Exit status of the command for a refused definition.
 const REFUSED: i32 = 6;
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
@@ -26,8 +26,7 @@ pub(super) fn prove(size: Size) -> Result<(), String> {
 }
 
 fn judge(definition: &Value, code: Option<i32>, answer: &Value) -> Result<(), String> {
-    let problems =
-        answer["problems"].as_array().ok_or_else(|| format!("there is no list `problems` in {answer}"))?;
+    let problems = answer["problems"].as_array().ok_or_else(|| format!("no list `problems` in {answer}"))?;
     let mut all_met = judged(code == Some(REFUSED), &format!("exit code {code:?}, must be {REFUSED}"));
     all_met &= judged(answer["valid"] == false, &format!("valid: {}, must be false", answer["valid"]));
     all_met &=
@@ -46,10 +45,10 @@ fn judge(definition: &Value, code: Option<i32>, answer: &Value) -> Result<(), St
         let message = problem["message"].as_str().unwrap_or_default();
         all_met &= judged(!message.is_empty(), &format!("`{code}` says: {message}"));
     }
-    if all_met { Ok(()) } else { Err("the answer is not what was promised, see above".to_owned()) }
+    if all_met { Ok(()) } else { Err("a bar was missed, see above".to_owned()) }
 }
 
-/// What the parts of a definition are called, be they a map by name or a list with ids.
+/// Returns the names of the parts of a definition: the keys of a map, or the ids of a list.
 fn names(parts: &Value) -> impl Iterator<Item = &str> {
     let keys = parts.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str));
     let ids = parts
@@ -86,12 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn five_problems_in_five_places_are_proof() {
+    fn five_problems_in_five_places_pass() {
         assert!(holds(Some(REFUSED), &answer()));
     }
 
     #[test]
-    fn another_status_or_verdict_is_not() {
+    fn wrong_status_or_verdict_fails() {
         assert!(!holds(Some(0), &answer()));
         assert!(!holds(None, &answer()));
         let mut valid = answer();
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_or_equal_problems_are_not() {
+    fn too_few_or_equal_problems_fail() {
         let mut four = answer();
         four["problems"].as_array_mut().unwrap().pop();
         assert!(!holds(Some(REFUSED), &four));
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_that_is_nowhere_or_says_nothing_is_not() {
+    fn problem_without_position_or_message_fails() {
         for (field, value) in [("where", "definition"), ("where", "drafty"), ("message", "")] {
             let mut vague = answer();
             vague["problems"][2][field] = json!(value);

@@ -1,4 +1,4 @@
-//! Proves that the store adds little to the bare database beside it.
+//! Proves that the store adds little cost to the bare database.
 
 use std::process::Command;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::{Size, judged, measured, number};
 
-/// The bars for throughput: at so many writers, at least this part of the bare loop.
+/// Bars for throughput: number of writers, and the minimum ratio to the bare loop.
 const LEAST_RATIO: &[(u64, f64)] = &[(64, 0.75), (256, 0.75)];
 
-/// The bar for one writer alone: at most this many times the bare loop's median.
+/// Bar for a single writer: maximum ratio of its median latency to that of the bare loop.
 const MOST_P50: f64 = 1.25;
 
 const FIGURES: &[&str] = &["per_s", "raw_per_s", "ratio", "p50_us", "p99_us", "raw_p50_us"];
@@ -44,7 +44,7 @@ fn judge(lines: &[Value], size: Size) -> Result<(), String> {
     if all_met { Ok(()) } else { Err("a bar was missed, see above; is the machine idle?".to_owned()) }
 }
 
-/// Every line is whole, and there is one for every bar.
+/// Checks that every line is complete, and that there is one for every bar.
 fn complete(lines: &[Value]) -> Result<(), String> {
     for line in lines {
         for field in ["workload", "store"] {
@@ -54,7 +54,7 @@ fn complete(lines: &[Value]) -> Result<(), String> {
         for field in FIGURES {
             let figure = number(line, field)?;
             if !figure.is_finite() || figure <= 0.0 {
-                return Err(format!("`{field}` is {figure}, which nothing measured can be, in {line}"));
+                return Err(format!("`{field}` is {figure}, expected a positive number, in {line}"));
             }
         }
     }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_that_are_just_met_are_met() {
+    fn exactly_met_bars_pass() {
         judge(&lines(0.75, 125.0), Size::Full).unwrap();
     }
 
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_line_or_an_empty_figure_is_an_error_at_any_size() {
+    fn incomplete_lines_are_errors_at_any_size() {
         for size in [Size::Full, Size::Short] {
             let mut two = lines(0.9, 100.0);
             two.remove(1);

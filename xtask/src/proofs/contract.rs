@@ -1,4 +1,5 @@
-//! Proves that the server keeps to its contract: schemathesis asks everything in it, rightly and wrongly, and judges every answer.
+//! Proves that the server keeps to its contract: schemathesis sends valid and invalid requests for every operation and
+//! checks every response.
 
 mod report;
 mod served;
@@ -17,31 +18,31 @@ use crate::process;
 use report::Report;
 use served::Served;
 
-/// The version of schemathesis: what it finds is what it knows to look for.
+/// Pinned version of schemathesis, because the checks depend on it.
 const VERSION: &str = "4.32.5";
 const SEED: &str = "20260117";
 const LEAST_REQUESTS: f64 = 20_000.0;
 const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// What server-sent events are sent as: such an answer has no end, so nothing can be said of all of it.
+/// Content type of server-sent events. Such a response has no end, so it cannot be checked as a whole.
 const ENDLESS: &str = "text/event-stream";
-/// Mistakes in a contract, each with what has to find it. A check that does not see them sees nothing.
+/// Mistakes planted in the contract, each with the check that must find it.
 const PLANTED: [Planted; 3] = [
     Planted {
-        what: "an answer's field has another type",
+        what: "a response field has another type",
         pointer: "/components/schemas/Version/properties/version/type",
         value: "integer",
         operation: "version",
         found_by: "response_schema_conformance",
     },
     Planted {
-        what: "more is allowed than the server takes",
+        what: "the contract allows more than the server accepts",
         pointer: "/paths/~1v1~1runs/get/parameters",
         value: "900",
         operation: "listRuns",
         found_by: "positive_data_acceptance",
     },
     Planted {
-        what: "less is allowed than the server takes",
+        what: "the contract allows less than the server accepts",
         pointer: "/paths/~1v1~1runs/get/parameters",
         value: "9",
         operation: "listRuns",
@@ -49,10 +50,10 @@ const PLANTED: [Planted; 3] = [
     },
 ];
 
-/// A mistake that is put into the contract.
+/// A mistake planted in the contract.
 struct Planted {
     what: &'static str,
-    /// What is changed; of parameters it is the largest `limit`.
+    /// JSON pointer to the changed value. For a list of parameters, the maximum of `limit` is changed.
     pointer: &'static str,
     value: &'static str,
     operation: &'static str,
@@ -61,15 +62,15 @@ struct Planted {
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
     let schemathesis = installed()?;
-    // Whoever looks for the cause of a finding names a server that is built already, one that checks more.
+    // To debug a finding, set this variable to an already built server, for example one with more checks.
     let stepwell =
         env::var_os("STEPWELL_PROVED").map_or_else(|| super::server(size), |program| Ok(program.into()))?;
     let contract = contract_of(&stepwell)?;
     let served = Served::start(&stepwell, &folder()?)?;
     served.fill()?;
     let endless = endless(&contract);
-    eprintln!("not asked, because they do not end: {}", endless.join(", "));
-    eprintln!("not revoked and not rotated: the key that schemathesis asks with, of all keys");
+    eprintln!("not tested, because their responses do not end: {}", endless.join(", "));
+    eprintln!("not revoked or rotated: the API key that schemathesis uses");
     let begun = Instant::now();
     served.keep("contract.json", &contract)?;
     let mut command = served.schemathesis(&schemathesis, "contract.json", "all");
@@ -96,7 +97,7 @@ pub(super) fn prove(size: Size) -> Result<(), String> {
     PLANTED.iter().try_for_each(|planted| is_found(planted, &schemathesis, &served, contract.clone(), size))
 }
 
-/// The folder of this proof; what the last run left there is gone.
+/// Returns the folder of this proof, emptied of earlier results.
 fn folder() -> Result<PathBuf, String> {
     let folder = process::target_folder()?.join("contract");
     let failed = |error| format!("{}: {error}", folder.display());
@@ -107,7 +108,7 @@ fn folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Schemathesis in an environment of its own, installed unless it is there.
+/// Returns the path of schemathesis. Installs it into its own virtual environment if it is missing.
 pub(super) fn installed() -> Result<PathBuf, String> {
     let environment = process::target_folder()?.join("schemathesis");
     let program = environment.join("bin/schemathesis");
@@ -124,16 +125,19 @@ pub(super) fn installed() -> Result<PathBuf, String> {
     process::run(install.arg(format!("schemathesis=={VERSION}")), INSTALL_LIMIT)?;
     match is_there() {
         true => Ok(program),
-        false => Err(format!("schemathesis {VERSION} was installed and is not there: {}", program.display())),
+        false => Err(format!(
+            "schemathesis {VERSION} is still missing after its installation: {}",
+            program.display()
+        )),
     }
 }
 
-/// The contract as the program itself says it.
+/// Returns the contract that the program prints.
 fn contract_of(stepwell: &Path) -> Result<Value, String> {
     let mut command = Command::new(stepwell);
     let captured = process::capture(command.arg("openapi"), "", Duration::from_secs(60), |_| ())?;
     process::succeeded(&command, captured.status)?;
-    serde_json::from_str(&captured.stdout).map_err(|error| format!("the contract is no JSON: {error}"))
+    serde_json::from_str(&captured.stdout).map_err(|error| format!("the contract is not JSON: {error}"))
 }
 
 fn operations(contract: &Value) -> impl Iterator<Item = &Value> {
@@ -145,7 +149,7 @@ fn count_of(contract: &Value) -> usize {
     operations(contract).count()
 }
 
-/// Operations whose answers do not end.
+/// Returns the operations whose responses do not end.
 fn endless(contract: &Value) -> Vec<String> {
     let is_endless = |operation: &&Value| operation["responses"]["200"]["content"].get(ENDLESS).is_some();
     let ids =
@@ -153,17 +157,18 @@ fn endless(contract: &Value) -> Vec<String> {
     ids.map(str::to_owned).collect()
 }
 
-/// Runs schemathesis, and reads what it reports. Failures are in there; that it could not do its work is an error.
+/// Runs schemathesis and reads its report, which contains the failures. Returns an error if schemathesis could not do
+/// its work.
 fn asked(command: &mut Command, file: &Path, size: Size) -> Result<Report, String> {
     command.arg("--report-ndjson-path").arg(file);
     eprintln!("running {}", process::shown(command));
     let captured = process::capture(command, "", size.limit(), |_| ())?;
     let report = Report::read(file)?;
-    // 1 = it has found something.
+    // Status 1 means that schemathesis has found failures.
     match (captured.status.code(), report.failures.is_empty()) {
         (Some(0), true) | (Some(1), false) => Ok(report),
         (code, _) => Err(format!(
-            "schemathesis ended with {code:?}, and {} failures are in its report: {}",
+            "schemathesis ended with {code:?} and reported {} failures: {}",
             report.failures.len(),
             captured.stdout
         )),
@@ -195,7 +200,7 @@ fn judge(figures: &Value, operations: usize, size: Size) -> Result<(), String> {
     verdict(all_met)
 }
 
-/// The same server with a contract that says something else: that has to be found, by the check that is for it.
+/// Checks the same server against a contract with a planted mistake, which the named check must find.
 fn is_found(
     planted: &Planted,
     schemathesis: &Path,
@@ -211,7 +216,7 @@ fn is_found(
     command.args(["--include-operation-id", planted.operation]);
     let report = asked(&mut command, &served.folder.join("planted.ndjson"), size)?;
     let count = report.failures.len();
-    match judged(count > 0, &format!("planted, {}: {count} found", planted.what)) {
+    match judged(count > 0, &format!("planted mistake ({}): {count} failures found", planted.what)) {
         true => Ok(()),
         false => Err(format!("a planted mistake was not found: {}", planted.what)),
     }
@@ -219,7 +224,7 @@ fn is_found(
 
 impl Planted {
     fn put(&self, contract: &mut Value) -> Result<(), String> {
-        let gone = || format!("there is no `{}` in the contract any more", self.pointer);
+        let gone = || format!("the contract no longer contains `{}`", self.pointer);
         let there = contract.pointer_mut(self.pointer).ok_or_else(gone)?;
         match there {
             Value::Array(parameters) => {
@@ -232,7 +237,7 @@ impl Planted {
         Ok(())
     }
 
-    /// Removes all other paths: schemathesis takes seconds to prepare the operations that it then leaves out.
+    /// Removes all other paths, because schemathesis takes seconds to prepare operations that it then leaves out.
     fn keep_only_the_operation(&self, contract: &mut Value) {
         let has_it = |path: &Value| {
             path.as_object()
@@ -255,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_to_be_asked_and_nothing_may_be_found() {
+    fn every_operation_is_tested_without_failures() {
         judge(&line(), 100, Size::Full).unwrap();
         for (field, value) in [
             ("failures", 1),
@@ -276,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_do_not_end_are_known_by_what_they_answer_with() {
+    fn endless_operations_are_known_by_content_type() {
         let contract = json!({"paths": {
             "/a": {"get": {"operationId": "a", "responses": {"200": {"content": {ENDLESS: {}}}}}},
             "/b": {"get": {"operationId": "b", "responses": {"200": {"content": {"application/json": {}}}}},
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_can_only_be_planted_where_something_is() {
+    fn mistake_is_planted_only_where_something_exists() {
         let mut contract = json!({
             "components": {"schemas": {"Version": {"properties": {"version": {"type": "string"}}}}},
             "paths": {"/v1/runs": {"get": {"parameters": [{"name": "limit", "schema": {"maximum": 200}}]}}},

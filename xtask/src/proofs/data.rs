@@ -1,4 +1,4 @@
-//! Proves what is promised of the data that outlives runs.
+//! Proves the guarantees about data that outlives runs.
 
 use std::process::Command;
 
@@ -9,9 +9,9 @@ use super::{Size, answered, judged, number};
 
 const STORES: [&str; 2] = ["sqlite", "postgres"];
 
-/// Increments of one hot key, as a multiple of one increment per transaction on the bare database.
+/// Minimum ratio of increments of one hot key to one increment per transaction on the bare database.
 const LEAST_TIMES: [(&str, f64); 2] = [("sqlite", 8.0), ("postgres", 10.0)];
-/// One hot key, as a part of the speed of a thousand keys.
+/// Minimum ratio of the rate with one hot key to the rate with a thousand keys.
 const LEAST_HOT: f64 = 0.8;
 
 fn command(workload: &str, store: &str, size: Size) -> Result<Command, String> {
@@ -26,7 +26,7 @@ fn sized(workload: &str, store: &str, size: Size) -> Result<Vec<Value>, String> 
     super::measured(&mut command, size)
 }
 
-/// A planted bug is found, or the check shows nothing.
+/// Checks that a planted bug is found.
 fn plant(workload: &str, store: &str, arguments: &[&str], size: Size) -> Result<(), String> {
     let (status, line) = answered(command(workload, store, size)?.arg("--short").args(arguments), "", size)?;
     let found = !status.success() && !line["planted"].is_null();
@@ -34,7 +34,7 @@ fn plant(workload: &str, store: &str, arguments: &[&str], size: Size) -> Result<
     if judged(found, &what) { Ok(()) } else { Err(format!("the planted bug was not found: {line}")) }
 }
 
-/// One counter, many runs, kills in between: the sum is exact.
+/// Checks that a counter incremented by many runs is exact although their process is killed.
 pub(super) fn exact_counter(size: Size) -> Result<(), String> {
     for store in STORES {
         let lines = sized("exact-counter", store, size)?;
@@ -52,18 +52,18 @@ fn judge_counter(line: &Value, size: Size) -> Result<(), String> {
     for field in ["expected", "sum", "revision", "audit_rows"] {
         all_met &= exactly(line, field, expected)?;
     }
-    all_met &= judged(line["audit_sound"] == true, "the audit trail is as it was sealed");
-    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))
+    all_met &= judged(line["audit_sound"] == true, "the audit trail matches its seals");
+    verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
 }
 
-/// What many clients saw of a few keys can be put into one order.
+/// Checks that concurrent reads and writes of a few keys are linearizable.
 pub(super) fn linearizable(size: Size) -> Result<(), String> {
     for store in STORES {
         let lines = sized("linearizable", store, size)?;
         let line = one(&lines)?;
         let least = if size == Size::Full { 200_000.0 } else { 8_000.0 };
         let mut all_met = at_least(line, "operations", least)?;
-        all_met &= judged(line["contradiction"].is_null(), "there is an order that explains all of it");
+        all_met &= judged(line["contradiction"].is_null(), "one order explains all observations");
         verdict(all_met)?;
         for bug in ["lost-update", "stale-read"] {
             plant("linearizable", store, &["--plant", bug], size)?;
@@ -72,7 +72,7 @@ pub(super) fn linearizable(size: Size) -> Result<(), String> {
     Ok(())
 }
 
-/// A hot counter is many times as fast as one increment per transaction.
+/// Checks that a hot counter is many times faster than one increment per transaction.
 pub(super) fn counter(size: Size) -> Result<(), String> {
     for (store, times) in LEAST_TIMES {
         judge_speed(&sized("counter", store, size)?, times, size)?;
@@ -93,12 +93,12 @@ fn judge_speed(lines: &[Value], times: f64, size: Size) -> Result<(), String> {
     let mut all_met = at_least(hot, "ratio", times)?;
     let (one_key, keys) = (number(hot, "per_s")?, number(many, "per_s")?);
     let what =
-        format!("one hot key: {one_key:.0}/s, at least {LEAST_HOT} of {keys:.0}/s with a thousand keys");
+        format!("one hot key: {one_key:.0}/s, at least {LEAST_HOT} times {keys:.0}/s with a thousand keys");
     all_met &= judged(one_key >= LEAST_HOT * keys, &what);
     verdict(all_met)
 }
 
-/// One tenant finds, changes and counts nothing of another's.
+/// Checks that a tenant finds, changes and counts nothing of another tenant.
 pub(super) fn isolation(size: Size) -> Result<(), String> {
     for store in STORES {
         let lines = sized("isolation", store, size)?;
@@ -106,12 +106,12 @@ pub(super) fn isolation(size: Size) -> Result<(), String> {
         let mut all_met = at_least(line, "calls", 50.0)?;
         all_met &= exactly(line, "found", 0)?;
         all_met &= exactly(line, "changed", 0)?;
-        verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+        verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))?;
     }
     Ok(())
 }
 
-/// A listing has whatever was there throughout, once.
+/// Checks that a listing contains every stable key once.
 pub(super) fn pages(size: Size) -> Result<(), String> {
     for store in STORES {
         let lines = sized("pages", store, size)?;
@@ -121,7 +121,7 @@ pub(super) fn pages(size: Size) -> Result<(), String> {
         for field in ["skipped", "repeated", "out_of_order", "wrong_by_prefix"] {
             all_met &= exactly(line, field, 0)?;
         }
-        verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+        verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))?;
     }
     Ok(())
 }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_just_meets_its_bars_meets_them_and_a_slower_one_does_not() {
+    fn slower_counter_misses_its_bars() {
         judge_speed(&speeds(), 8.0, Size::Full).unwrap();
         assert!(judge_speed(&speeds(), 8.1, Size::Full).is_err());
         let mut cold = speeds();
@@ -149,11 +149,11 @@ mod tests {
         assert!(judge_speed(&cold, 8.0, Size::Full).is_err());
         judge_speed(&cold, 9.0, Size::Short).unwrap();
         cold[1]["sum"] = json!(4);
-        assert!(judge_speed(&cold, 8.0, Size::Short).is_err(), "a lost increment is one at any size");
+        assert!(judge_speed(&cold, 8.0, Size::Short).is_err(), "a lost increment fails at any size");
     }
 
     #[test]
-    fn a_sum_that_is_not_exact_is_an_error_at_any_size() {
+    fn inexact_sum_is_an_error_at_any_size() {
         let line = json!({"kills": 3, "runs": 100, "completed": 100, "expected": 2_000, "sum": 2_000, "revision": 2_000,
             "audit_rows": 2_000, "audit_sound": true});
         judge_counter(&line, Size::Short).unwrap();

@@ -1,4 +1,4 @@
-//! Proves what is promised of events, and that the examples pass their own tests.
+//! Proves the guarantees about events, and that the examples pass their own tests.
 
 use std::process::Command;
 
@@ -9,12 +9,12 @@ use super::figures::{at_least, exactly, measured, one, verdict};
 use super::{Size, answered, judged};
 use crate::process;
 
-/// Documents that carry test cases.
+/// Minimum number of example documents with test cases.
 const LEAST_EXAMPLES: usize = 12;
-/// The command's status for cases that do not come to every step.
+/// Exit status of the command when the cases do not cover every step.
 const FAILED: i32 = 7;
 
-/// A document whose only case leaves a step out.
+/// A document whose only case does not cover every step.
 const UNCOVERED: &str = "
 name: uncovered
 steps:
@@ -23,7 +23,7 @@ steps:
 tests: [{ name: yes, input: { yes: true }, expect: { result: 1 } }]
 ";
 
-/// Events in a storm of kills.
+/// Checks that events start and wake their runs exactly once while the process is killed.
 pub(super) fn storm(size: Size) -> Result<(), String> {
     for store in STORES {
         let lines = sized("storm", Some(store), size)?;
@@ -44,27 +44,27 @@ pub(super) fn storm(size: Size) -> Result<(), String> {
             all_met &= exactly(line, field, started)?;
         }
         all_met &= exactly(line, "unwanted", 0)?;
-        verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+        verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))?;
         plant("storm", Some(store), size)?;
     }
     Ok(())
 }
 
-/// Events, waits and their ends, in every order.
+/// Checks events, waits and timeouts in every order.
 pub(super) fn race(size: Size) -> Result<(), String> {
     let lines = sized("race", None, size)?;
     let line = one(&lines)?;
     let mut all_met = exactly(line, "violations", 0)?;
     all_met &= exactly(line, "seeds", if size == Size::Full { 10_000 } else { 1_000 })?;
-    // Nothing is shown by what has not happened.
+    // Each of these cases must have occurred, otherwise nothing is proved.
     for field in ["taken", "late", "before", "during", "near", "after", "duplicates", "kills"] {
         all_met &= at_least(line, field, 1.0)?;
     }
-    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+    verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))?;
     plant("race", None, size)
 }
 
-/// The examples pass their own tests, which come to every step.
+/// Checks that the examples pass their own tests, which cover every step.
 pub(super) fn examples(size: Size) -> Result<(), String> {
     let folder = process::root().join("examples/workflows");
     let read = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -83,10 +83,10 @@ pub(super) fn examples(size: Size) -> Result<(), String> {
     let (status, line) = answered(&mut command, UNCOVERED, size)?;
     let uncovered = line["coverage"]["uncovered"].as_array().cloned().unwrap_or_default();
     let found = status.code() == Some(FAILED) && uncovered.iter().any(|one| one["step"] == "no");
-    if judged(found, "a step that no case comes to: found") {
+    if judged(found, "a step that no case covers: found") {
         return Ok(());
     }
-    Err(format!("a step that no case comes to was not found: {line}"))
+    Err(format!("a step that no case covers was not found: {line}"))
 }
 
 fn is_covered(line: &Value) -> bool {

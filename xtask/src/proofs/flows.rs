@@ -1,4 +1,4 @@
-//! Proves what is promised of tokens and handles.
+//! Proves the guarantees about tokens and handles.
 
 use std::process::Command;
 
@@ -9,11 +9,11 @@ use super::{Size, answered, judged, number};
 
 const STORES: [&str; 2] = ["sqlite", "postgres"];
 
-/// Bytes of context that tokens are measured with.
+/// Context sizes of the measured tokens, in bytes.
 const SIZES: [u64; 3] = [200, 1_000, 8_000];
-/// Sealing and opening, as a part of what the token library alone does on the same plaintext.
+/// Minimum ratio of the rate of sealing and opening to that of the token library on the same plaintext.
 const LEAST_RATIO: f64 = 0.5;
-/// Welch's t from which on two kinds of refusals count as told apart.
+/// Absolute value of Welch's t from which two kinds of refusals count as distinguishable.
 const TOLD_APART: f64 = 4.5;
 
 fn bench(arguments: &[&str], size: Size) -> Result<Vec<Value>, String> {
@@ -22,7 +22,7 @@ fn bench(arguments: &[&str], size: Size) -> Result<Vec<Value>, String> {
     super::measured(&mut command, size)
 }
 
-/// Of any number of resumes of one handle one runs the step, and a kill in between loses and doubles nothing.
+/// Checks that one of many resumes of a handle runs the step, and that kills in between lose and duplicate nothing.
 pub(super) fn one_winner(size: Size) -> Result<(), String> {
     for store in STORES {
         judge_winners(one(&bench(&["one-winner", "--store", store], size)?)?, size)?;
@@ -41,10 +41,10 @@ fn judge_winners(line: &Value, size: Size) -> Result<(), String> {
     for field in ["other", "lost", "advanced_twice"] {
         all_met &= exactly(line, field, 0)?;
     }
-    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))
+    verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
 }
 
-/// What is not a good token is refused, and cannot be told from another that is not.
+/// Checks that invalid tokens are refused, and that their refusals are indistinguishable.
 pub(super) fn tamper(size: Size) -> Result<(), String> {
     for store in STORES {
         judge_tampering(one(&bench(&["tamper", "--store", store], size)?)?, size)?;
@@ -66,17 +66,18 @@ fn judge_tampering(line: &Value, size: Size) -> Result<(), String> {
     all_met &= exactly(line, "told_apart", 0)?;
     all_met &= at_least(line, "timed", timed)?;
     let wrong = line["wrong_bounds"].as_array().map_or(1, Vec::len);
-    all_met &= judged(wrong == 0, "tokens are good for their tenant, workflow and pause, until they expire");
+    all_met &=
+        judged(wrong == 0, "tokens are valid only for their tenant, workflow and pause, until they expire");
     if size == Size::Full {
         for field in ["welch_unknown_used", "welch_unknown_expired", "welch_used_expired"] {
             let t = number(line, field)?;
             all_met &= judged(t.abs() < TOLD_APART, &format!("{field}: {t}, within {TOLD_APART} of 0"));
         }
     }
-    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))
+    verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
 }
 
-/// Whoever only looks changes nothing.
+/// Checks that following an answer link changes nothing.
 pub(super) fn scanner(size: Size) -> Result<(), String> {
     for store in STORES {
         judge_scanner(one(&bench(&["scanner", "--store", store], size)?)?, size)?;
@@ -84,10 +85,10 @@ pub(super) fn scanner(size: Size) -> Result<(), String> {
     let mut planted = Command::new(super::bench(size)?);
     planted.args(["scanner", "--plant", "--short", "--json"]);
     let (status, line) = answered(&mut planted, "", size)?;
-    if judged(!status.success() && line["planted"] == true, "a scanner that sends forms: found") {
+    if judged(!status.success() && line["planted"] == true, "a scanner that submits forms: found") {
         return Ok(());
     }
-    Err(format!("a scanner that sends forms was not found: {line}"))
+    Err(format!("a scanner that submits forms was not found: {line}"))
 }
 
 fn judge_scanner(line: &Value, size: Size) -> Result<(), String> {
@@ -99,10 +100,10 @@ fn judge_scanner(line: &Value, size: Size) -> Result<(), String> {
     }
     all_met &= exactly(line, "answered", links)?;
     all_met &= exactly(line, "gone_afterwards", links * 2 / 3)?;
-    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))
+    verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
 }
 
-/// Sealing and opening costs little more than the token library by itself.
+/// Checks that sealing and opening costs little more than the token library alone.
 pub(super) fn seal(size: Size) -> Result<(), String> {
     judge_sealing(&bench(&["seal"], size)?, size)
 }
@@ -122,7 +123,7 @@ fn judge_sealing(lines: &[Value], size: Size) -> Result<(), String> {
     verdict(all_met)
 }
 
-/// What a resume of a flow behind a handle costs.
+/// Measures resumes of flows behind handles. There is no bar.
 pub(super) fn handle(size: Size) -> Result<(), String> {
     for store in STORES {
         let lines = bench(&["handle", "--store", store], size)?;
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_winner_a_lost_flow_and_a_step_taken_twice_are_found() {
+    fn each_wrong_count_of_winners_is_found() {
         let line = json!({"kills": 3, "in_the_middle": 2, "rounds": 10, "resumes": 2_000, "winners": 10, "actions": 10,
             "other": 0, "lost": 0, "advanced_twice": 0});
         judge_winners(&line, Size::Short).unwrap();
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_was_taken_or_told_apart_is_found() {
+    fn each_failed_refusal_is_found() {
         let line = json!({"changed_bits": 5, "bounds": 5, "refused_p50_us": 3_000.0, "tokens": 200, "taken": 0,
             "told_apart": 0, "timed": 100_000, "wrong_bounds": [], "welch_unknown_used": 1.0,
             "welch_unknown_expired": -4.4, "welch_used_expired": 0.1});
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn sealing_that_just_meets_its_bar_meets_it() {
+    fn sealing_exactly_at_its_bar_passes() {
         let lines = |ratio: f64| -> Vec<Value> {
             let line = |bytes: u64, compressed: bool| {
                 json!({"bytes": bytes, "compressed": compressed, "per_s": 9.0, "raw_per_s": 9.0, "ratio": ratio,

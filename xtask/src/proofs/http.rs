@@ -1,4 +1,4 @@
-//! Proves what is promised of the server: what the API costs, that a kill loses nothing, and that slow sockets hold up nobody.
+//! Proves the guarantees about the server: the cost of the API, no loss after a kill, and no harm from slow sockets.
 
 use std::process::Command;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 use super::Size;
 use super::figures::{at_least, at_most, exactly, line_with, measured, one, verdict};
 
-/// Signals per second over HTTP with 64 clients, as a part of the same signals in process.
+/// Minimum ratio of signals per second over HTTP, with 64 clients, to the same signals in process.
 const LEAST_RATIO: f64 = 0.4;
 
 const FIGURES: &[&str] = &["signals_per_s", "raw_per_s", "ratio", "p50_us", "p99_us", "rss_mb"];
 
-/// By how much the slowest requests may become slower while sockets are held.
+/// Maximum ratio of the p99 of requests with slow sockets to the p99 without.
 const MOST_SLOWER: f64 = 2.0;
 
-/// Kills the server under load: every acknowledged write is there, once.
+/// Kills the server under load and checks that every acknowledged write exists once.
 pub(super) fn kill_server(size: Size) -> Result<(), String> {
     let kills = if size == Size::Full { 100 } else { 5 };
     let kill = |more: &[&str]| -> Result<Command, String> {
@@ -27,7 +27,7 @@ pub(super) fn kill_server(size: Size) -> Result<(), String> {
     let line = one(&lines)?;
     measured(line, &["acknowledged", "sent_again"])?;
     verdict(exactly(line, "kills", kills)? & exactly(line, "missing", 0)? & exactly(line, "doubled", 0)?)?;
-    // The same with clients that remember too much: a check that does not see that sees nothing.
+    // The same with clients that expect two writes too many: the check must find them.
     let (status, line) = super::answered(&mut kill(&["--kills", "2", "--plant"])?, "", size)?;
     let missing = line["missing"].as_u64().unwrap_or_default();
     let is_seen =
@@ -35,7 +35,7 @@ pub(super) fn kill_server(size: Size) -> Result<(), String> {
     if is_seen { Ok(()) } else { Err(format!("the planted mistake was not found: {line}")) }
 }
 
-/// Holds slow sockets: they are closed in time, and others hardly notice.
+/// Opens slow sockets and checks that they are closed in time and that other requests stay fast.
 pub(super) fn slow_sockets(size: Size) -> Result<(), String> {
     let sockets = if size == Size::Full { 2_000 } else { 100 };
     let mut command = Command::new(super::bench(size)?);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_socket_has_to_be_closed_and_others_must_not_wait_twice_as_long() {
+    fn open_sockets_and_slow_requests_fail() {
         let line = |closed: u64, ratio: f64| {
             [json!({"closed": closed, "ratio": ratio, "p99_before_us": 500.0, "p99_meanwhile_us": 600.0})]
         };

@@ -1,4 +1,4 @@
-//! Proves that a killed process loses nothing it had acknowledged.
+//! Proves that a killed process loses no acknowledged commit.
 
 use std::process::Command;
 
@@ -10,19 +10,19 @@ pub(super) fn prove_sqlite(size: Size) -> Result<(), String> {
     prove("sqlite", if size == Size::Full { 1_000 } else { 15 }, size)
 }
 
-/// On a server of its own, which is killed now and then too.
+/// Proves it on a PostgreSQL server, which is sometimes killed as well.
 pub(super) fn prove_postgres(size: Size) -> Result<(), String> {
     prove("postgres", if size == Size::Full { 300 } else { 15 }, size)
 }
 
 fn prove(store: &str, cycles: u64, size: Size) -> Result<(), String> {
     judge(&measured(&mut kill(store, cycles, size)?, size)?, cycles)?;
-    // The same with a victim that answers before it commits: a check that does not see that sees nothing.
+    // The same with a victim that acknowledges before it commits: the check must find lost commits.
     let (status, line) = answered(kill(store, PLANTED_CYCLES, size)?.arg("--answer-early"), "", size)?;
     judge_planted(status.success(), &line)
 }
 
-/// Enough kills for a commit that was answered early to be caught under way.
+/// Number of kills that is enough to hit a commit acknowledged early.
 const PLANTED_CYCLES: u64 = 15;
 
 fn kill(store: &str, cycles: u64, size: Size) -> Result<Command, String> {
@@ -33,8 +33,10 @@ fn kill(store: &str, cycles: u64, size: Size) -> Result<Command, String> {
 
 fn judge_planted(passed: bool, line: &Value) -> Result<(), String> {
     let lost = line["lost"].as_u64().unwrap_or_default();
-    let found =
-        judged(!passed && lost > 0, &format!("planted bug, answers before commits: {lost} found lost"));
+    let found = judged(
+        !passed && lost > 0,
+        &format!("planted bug, acknowledges before it commits: {lost} commits lost"),
+    );
     if found { Ok(()) } else { Err(format!("the planted bug was not found: {line}")) }
 }
 
@@ -49,10 +51,10 @@ fn judge(lines: &[Value], cycles: u64) -> Result<(), String> {
     }
     let done = count("cycles")?;
     all_met &= judged(done == cycles, &format!("cycles: {done} of {cycles}"));
-    // Nothing can be lost where nothing was promised.
+    // Without acknowledged commits nothing can be lost, and nothing is proved.
     let acknowledged = count("acknowledged")?;
     all_met &= judged(acknowledged > 0, &format!("acknowledged: {acknowledged}, must be more than 0"));
-    if all_met { Ok(()) } else { Err(format!("the promise was broken: {line}")) }
+    if all_met { Ok(()) } else { Err(format!("the guarantee was violated: {line}")) }
 }
 
 #[cfg(test)]
@@ -67,12 +69,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_lost_is_proved() {
+    fn figures_without_loss_pass() {
         judge(&[figures()], 15).unwrap();
     }
 
     #[test]
-    fn each_way_to_break_the_promise_is_seen() {
+    fn each_violation_is_found() {
         for (field, value) in [
             ("lost", 1),
             ("gaps", 1),
@@ -83,7 +85,7 @@ mod tests {
         ] {
             let mut broken = figures();
             broken[field] = json!(value);
-            assert!(judge(&[broken], 15).unwrap_err().contains("the promise was broken"), "{field}");
+            assert!(judge(&[broken], 15).unwrap_err().contains("the guarantee was violated"), "{field}");
         }
     }
 
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_are_not_there_prove_nothing() {
+    fn missing_figures_are_errors() {
         assert!(judge(&[], 15).is_err());
         assert!(judge(&[figures(), figures()], 15).is_err());
         let mut partial = figures();

@@ -1,5 +1,5 @@
-//! Proves that a killed engine loses no workflow, commits no step twice, and tells the outside world the same key at
-//! every try.
+//! Proves that a killed engine loses no workflow, commits no step twice, and uses the same idempotency key for every
+//! attempt.
 
 use std::process::Command;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::figures::{exactly, measured, one, verdict};
 use super::{Size, answered, judged};
 
-/// What a victim does wrong on purpose, and the field in which that must show.
+/// Planted bugs, each with the field in which it must show.
 const PLANTED: &[(&str, &str)] =
     &[("fresh-keys", "wrong_keys"), ("lost-effects", "missing_effects"), ("no-keys", "duplicates")];
 
-/// What must not be there.
+/// Fields that must be zero.
 const WRONG: &[&str] =
     &["gaps", "duplicates", "missing_effects", "wrong_keys", "uncounted_tries", "crashed", "failed"];
 
@@ -20,7 +20,7 @@ pub(super) fn prove(size: Size) -> Result<(), String> {
     prove_on("sqlite", if size == Size::Full { (1_000, 200) } else { (60, 10) }, size)
 }
 
-/// On a server, where the next process has to notice first that the one before is dead.
+/// Proves it on a PostgreSQL server, where the next process must first detect that the previous one is dead.
 pub(super) fn prove_postgres(size: Size) -> Result<(), String> {
     prove_on("postgres", if size == Size::Full { (1_000, 200) } else { (60, 10) }, size)
 }
@@ -29,7 +29,7 @@ fn prove_on(store: &str, (workflows, kills): (u64, u64), size: Size) -> Result<(
     let mut command = kill(store, size)?;
     command.args(["--workflows", &workflows.to_string(), "--kills", &kills.to_string()]);
     judge(&super::measured(&mut command, size)?, workflows, kills)?;
-    // The same with victims that do something wrong: a check that does not see that sees nothing.
+    // The same with planted bugs, which the checks must find.
     for (plant, field) in PLANTED {
         let (status, line) = answered(kill(store, size)?.args(["--short", "--plant", plant]), "", size)?;
         judge_planted(plant, field, status.success(), &line)?;
@@ -52,7 +52,7 @@ fn judge_planted(plant: &str, field: &str, passed: bool, line: &Value) -> Result
 
 fn judge(lines: &[Value], workflows: u64, kills: u64) -> Result<(), String> {
     let line = one(lines)?;
-    // A kill that hits no action under way tries nothing.
+    // Kills must have interrupted running actions, otherwise nothing is proved.
     measured(line, &["effects", "repeated_effects"])?;
     let mut all_met = exactly(line, "kills", kills)?;
     all_met &= exactly(line, "finished", workflows)?;
@@ -60,7 +60,7 @@ fn judge(lines: &[Value], workflows: u64, kills: u64) -> Result<(), String> {
     for field in WRONG {
         all_met &= exactly(line, field, 0)?;
     }
-    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))
+    verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
 }
 
 #[cfg(test)]
@@ -76,12 +76,12 @@ mod tests {
     }
 
     #[test]
-    fn everything_once_is_proof() {
+    fn figures_without_violation_pass() {
         judge(&[figures()], 60, 10).unwrap();
     }
 
     #[test]
-    fn each_way_to_break_the_promise_is_seen() {
+    fn each_violation_is_found() {
         let counted = [("kills", 9), ("finished", 59), ("steps_committed", 601), ("repeated_effects", 0)];
         for (field, value) in WRONG.iter().map(|field| (*field, 1)).chain(counted) {
             let mut broken = figures();

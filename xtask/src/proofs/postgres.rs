@@ -1,4 +1,4 @@
-//! Proves what is promised of PostgreSQL beyond a single measurement.
+//! Proves the guarantees about PostgreSQL beyond a single measurement.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use super::{Size, judged, kill, kill_engine, number};
 use crate::artifacts::{Artifacts, Kind};
 use crate::{process, stores};
 
-/// Steps per second with 64 workflows in flight, as a part of the bare loop's commits.
+/// Minimum ratio of steps per second, with 64 concurrent workflows, to the bare loop's commits.
 const LEAST_RATIO: f64 = 0.55;
-/// The second half of many workflows, as a part of the first half's speed.
+/// Minimum ratio of the rate of the second half of many workflows to that of the first half.
 const LEAST_HALF: f64 = 0.85;
-/// The median step of a workflow alone, as a multiple of the bare loop's commit.
+/// Maximum ratio of the median step of a single workflow to the bare loop's commit.
 const MOST_P50: f64 = 1.5;
-/// With very many tenants, steps per second as a part of the server's transactions of one statement.
+/// Minimum ratio of steps per second, with very many tenants, to single-statement transactions.
 const LEAST_SINGLE: f64 = 0.5;
-/// How long the slowest tenant waits for a step, as a multiple of the median.
+/// Maximum ratio of the slowest tenant's mean step to the median step.
 const MOST_WAIT: f64 = 10.0;
-/// Milliseconds until the first step of a tenant with one run, while another has very many due.
+/// Maximum time until the first step of a tenant with one run, while another has very many due runs, in milliseconds.
 const MOST_MS: f64 = 250.0;
 
 const TESTS_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The engine's tests on a server, the store's own tests, and the kill tests. The short form leaves the first two to the
-/// steps of their own that `cargo xtask test` has for them.
+/// Runs the engine's tests on PostgreSQL, the store's own tests, and the kill tests. The short form skips the first
+/// two, because `cargo xtask test` has separate steps for them.
 pub(super) fn suite(size: Size) -> Result<(), String> {
     if size == Size::Full {
         let built = Artifacts::of(&["--test", stores::ENGINE, "--test", stores::POSTGRES_STORE])?;
@@ -43,7 +43,7 @@ pub(super) fn suite(size: Size) -> Result<(), String> {
     kill_engine::prove_postgres(size)
 }
 
-/// How many tests passed and failed.
+/// Runs tests and returns the numbers of passed and failed ones.
 fn tests(command: &mut Command) -> Result<(u64, u64), String> {
     eprintln!("running {}", process::shown(command));
     let captured = process::capture(command, "", TESTS_LIMIT, |_| ())?;
@@ -61,7 +61,7 @@ fn tests(command: &mut Command) -> Result<(u64, u64), String> {
     Ok((passed, failed))
 }
 
-/// Three processes on one server.
+/// Checks three processes that share one server.
 pub(super) fn three(size: Size) -> Result<(), String> {
     let mut command = Command::new(super::bench(size)?);
     command.args(["three-processes", "--json"]);
@@ -86,10 +86,10 @@ fn judge_three(lines: &[Value], size: Size) -> Result<(), String> {
         }
     }
     all_met &= exactly(processes, "uncounted_tries", 0)?;
-    verdict(all_met).map_err(|_| "the promise was broken, see above".to_owned())
+    verdict(all_met).map_err(|_| "the guarantee was violated, see above".to_owned())
 }
 
-/// Fair between tenants, with notifications and without.
+/// Checks fairness between tenants, with notifications and without.
 pub(super) fn fair(size: Size) -> Result<(), String> {
     for without in [false, true] {
         let mut command = Command::new(super::bench(size)?);
@@ -115,7 +115,7 @@ fn judge_fair(lines: &[Value], size: Size) -> Result<(), String> {
     verdict(all_met)
 }
 
-/// A step on a server, beside the bare loop there.
+/// Checks the cost of a step on PostgreSQL against a bare loop on the same server.
 pub(super) fn ten_step(size: Size) -> Result<(), String> {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(super::bench(size)?);
@@ -159,7 +159,7 @@ fn judge_tenants(lines: &[Value], size: Size) -> Result<bool, String> {
     Ok(at_least(line, "ratio", LEAST_SINGLE)? & at_most(line, "slowest_tenant_ratio", MOST_WAIT)?)
 }
 
-/// Every statement names the tenant, by the files and by the server's own account.
+/// Checks that every statement names the tenant, in the sources and in the statistics of the server.
 pub(super) fn no_tenantless_sql(size: Size) -> Result<(), String> {
     let built = Artifacts::of(&["--lib", "--test", stores::POSTGRES_STORE])?;
     let mut lib = built.find(Kind::Test, "stepwell_postgres")?.command();
@@ -168,16 +168,16 @@ pub(super) fn no_tenantless_sql(size: Size) -> Result<(), String> {
         return Err("a statement names no tenant".to_owned());
     }
     if size == Size::Short {
-        // The server's own account is one of the store's tests, which have just been run.
+        // The statistics of the server are checked by one of the store's tests, which have run already.
         return Ok(());
     }
     let mut asked = built.find(Kind::Test, stores::POSTGRES_STORE)?.command();
-    asked.args(["every_statement_the_server_was_asked", "--nocapture"]);
+    asked.args(["every_executed_statement_on_tenant_data_names_a_tenant", "--nocapture"]);
     eprintln!("running {}", process::shown(&asked));
     let captured = process::capture(&mut asked, "", TESTS_LIMIT, |_| ())?;
     process::succeeded(&asked, captured.status)?;
     let line = captured.stdout.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
-    let line = line.filter(Value::is_object).ok_or("the test printed no figures")?;
+    let line = line.filter(Value::is_object).ok_or("the test did not print figures")?;
     println!("{line}");
     measured(&line, &["statements", "name_the_tenant"])?;
     verdict(exactly(&line, "tenantless", 0)? & exactly(&line, "span_tenants", 2)?)
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn three_processes_that_lose_or_double_something_prove_nothing() {
+    fn lost_or_duplicated_work_fails() {
         judge_three(&three_lines(), Size::Full).unwrap();
         for field in ["gaps", "duplicates", "missing_effects", "wrong_keys", "crashed", "failed"] {
             let mut broken = three_lines();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn one_start_that_is_late_is_one_too_many() {
+    fn one_late_start_fails() {
         let line = json!({"runs_due": 100_000, "starts": 100, "while_crowded": 100, "within_250_ms": 100,
             "p50_ms": 20.0, "max_ms": 249.0});
         judge_fair(std::slice::from_ref(&line), Size::Full).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_of_speed_are_judged_at_full_size() {
+    fn speed_is_judged_at_full_size_only() {
         let halves =
             json!({"first_half_steps_per_s": 100, "second_half_steps_per_s": 84, "half_ratio": 0.84});
         assert!(!judge_halves(std::slice::from_ref(&halves), Size::Full).unwrap());

@@ -1,4 +1,4 @@
-//! Proves that what a killed process worked on is gone on with at once, and none of it is lost.
+//! Proves that the runs of a killed process continue at once, and that none is lost.
 
 use std::process::Command;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 use super::Size;
 use super::figures::{at_most, exactly, measured, one, verdict};
 
-/// Runs in flight when the process is killed.
+/// Number of active runs when the process is killed.
 const RUNS: u64 = 3_000;
-/// Milliseconds from the next process's start to the first action it goes on with, at the median of the rounds.
+/// Maximum time from the start of the next process to its first action, as median of the rounds, in milliseconds.
 const MOST_MS: f64 = 200.0;
 
 const FIGURES: &[&str] =
     &["first_resumed_ms", "engine_first_resumed_ms", "first_commit_ms", "all_resumed_ms", "rss_mb"];
 
-/// The same on a server, from the death of one of two processes to the first action the other goes on with.
+/// The same on PostgreSQL, from the death of one of two processes to the first action of the other.
 const MOST_MS_ON_A_SERVER: f64 = 2_000.0;
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
@@ -61,19 +61,19 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_return_of_all_runs_is_proof() {
+    fn quick_recovery_of_all_runs_passes() {
         judge(&[figures(3_000, 200.0)], Size::Full, MOST_MS, "first_resumed_ms").unwrap();
         judge(&[figures(300, 500.0)], Size::Short, MOST_MS, "first_resumed_ms").unwrap();
     }
 
     #[test]
-    fn a_slow_or_small_one_is_not() {
+    fn slow_or_small_recovery_fails() {
         assert!(judge(&[figures(3_000, 201.0)], Size::Full, MOST_MS, "first_resumed_ms").is_err());
         assert!(judge(&[figures(300, 100.0)], Size::Full, MOST_MS, "first_resumed_ms").is_err());
     }
 
     #[test]
-    fn what_is_lost_or_doubled_is_seen_at_any_size() {
+    fn lost_and_duplicated_runs_fail_at_any_size() {
         for field in ["runs_lost", "duplicates"] {
             let mut broken = figures(300, 100.0);
             broken[field] = json!(1);

@@ -1,4 +1,4 @@
-//! Proves that a run that waits is woken by a signal in little time, and many of them at little cost.
+//! Proves that a signal wakes a waiting run quickly, and many runs at little cost.
 
 use std::process::Command;
 
@@ -7,9 +7,10 @@ use serde_json::Value;
 use super::Size;
 use super::figures::{at_least, at_most, line_with, measured, verdict};
 
-/// Completions per second with 64 in flight, as a part of the bare loop's commits: each is a start, a signal and an end.
+/// Minimum ratio of completions per second, with 64 concurrent runs, to the bare loop's commits. Each completion is a
+/// start, a signal and an end.
 const LEAST_RATIO: f64 = 0.25;
-/// Microseconds from signal to result for a run alone, at the median.
+/// Maximum median time from signal to result of a single run, in microseconds.
 const MOST_P50_US: f64 = 1_000.0;
 
 const FIGURES: &[&str] =

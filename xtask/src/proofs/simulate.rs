@@ -1,4 +1,4 @@
-//! Proves that several engines on one store keep their promises whatever happens to them, seed after seed.
+//! Proves that several engines on one store keep their guarantees under all simulated faults, seed after seed.
 
 use std::process::Command;
 
@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::{Size, judged, measured};
 
-/// Bugs that the simulation must find when they are built in.
+/// Planted bugs that the simulation must find.
 const PLANTS: &[&str] = &["no-fence", "answer-early", "no-version-check", "wall-clock-timers"];
-/// Seeds within which a planted bug must be found.
+/// Number of seeds within which a planted bug must be found.
 const PLANTED_SEEDS: u64 = 1_000;
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
@@ -17,7 +17,7 @@ pub(super) fn prove(size: Size) -> Result<(), String> {
         Size::Short => 400,
     };
     judge(&measured(&mut simulate(seeds, None, size)?, size)?, seeds)?;
-    // A simulation that does not see these sees nothing.
+    // The simulation must find planted bugs, otherwise it proves nothing.
     for plant in PLANTS {
         judge_planted(plant, &measured(&mut simulate(PLANTED_SEEDS, Some(plant), size)?, size)?)?;
     }
@@ -41,15 +41,19 @@ fn judge(lines: &[Value], seeds: u64) -> Result<(), String> {
     let mut all_met = judged(violations == 0, &format!("violations: {violations}, must be 0"));
     let done = count("seeds")?;
     all_met &= judged(done == seeds, &format!("seeds: {done} of {seeds}"));
-    // Nothing is shown by what has not happened.
+    // Each of these must have happened, otherwise nothing is proved.
     for field in HAPPENS {
         let found = count(field)?;
         all_met &= judged(found > 0, &format!("{field}: {found}, must be more than 0"));
     }
-    if all_met { Ok(()) } else { Err(format!("a promise was broken, or nothing was tried: {line}")) }
+    if all_met {
+        Ok(())
+    } else {
+        Err(format!("a guarantee was violated, or some faults did not happen: {line}"))
+    }
 }
 
-/// What a simulation is about.
+/// Counters that must be greater than zero.
 const HAPPENS: &[&str] = &[
     "runs",
     "commits",
@@ -89,12 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn seeds_without_a_violation_are_proved() {
+    fn seeds_without_violation_pass() {
         judge(&[figures()], 5_000).unwrap();
     }
 
     #[test]
-    fn a_violation_and_what_has_not_happened_are_seen() {
+    fn violation_and_missing_faults_fail() {
         for (field, value) in [("violations", 1), ("seeds", 4_999), ("takeovers", 0), ("lost_answers", 0)] {
             let mut broken = figures();
             broken[field] = json!(value);

@@ -1,4 +1,4 @@
-//! Proves that runs that sleep cost rows only, and wake in time.
+//! Proves that sleeping runs cost only their rows, and wake in time.
 
 use std::process::Command;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 use super::Size;
 use super::figures::{at_most, exactly, measured, one, verdict};
 
-/// Runs that sleep.
+/// Number of sleeping runs.
 const RUNS: u64 = 100_000;
-/// Resident memory of the process, from when they all sleep until they all have woken.
+/// Maximum resident memory of the process, from when all runs sleep until all have woken, in MiB.
 const MOST_MB: f64 = 100.0;
-/// Milliseconds from due to committed, for 99 of 100.
+/// Maximum p99 of the time from due to committed, in milliseconds.
 const MOST_LAG_MS: f64 = 100.0;
-/// Of one core, while they wake.
+/// Maximum share of one core while the runs wake.
 const MOST_CPU: f64 = 0.25;
-/// The same where each then runs an action: that takes an owner, and so a second commit.
+/// The same if each run then executes an action, which needs an owner and so a second commit.
 const MOST_CPU_ACTING: f64 = 0.4;
 
 const FIGURES: &[&str] = &["rss_mb", "rss_peak_mb", "cpu", "lag_p50_ms", "lag_p99_ms"];
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_that_are_just_met_are_met() {
+    fn exactly_met_bars_pass() {
         judge(&[figures(100_000)], Size::Full, MOST_CPU).unwrap();
         judge(&[figures(2_000)], Size::Short, MOST_CPU).unwrap();
         assert!(judge(&[figures(2_000)], Size::Full, MOST_CPU).is_err());
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_that_does_not_wake_or_wakes_early_is_seen_at_any_size() {
+    fn sleeper_that_wakes_early_or_never_fails_at_any_size() {
         for (field, value) in [("woken", 1_999), ("early", 1)] {
             let mut broken = figures(2_000);
             broken[field] = json!(value);

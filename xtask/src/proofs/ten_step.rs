@@ -1,4 +1,4 @@
-//! Proves that a durable step of a workflow costs little more than the bare database beside it.
+//! Proves that a durable workflow step costs little more than the bare database.
 
 use std::process::Command;
 
@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::figures::{at_least, at_most, line_with, measured, verdict};
 use super::{Size, judged, number};
 
-/// Steps per second with 64 workflows in flight, as a part of the bare loop's commits.
+/// Minimum ratio of steps per second, with 64 concurrent workflows, to the bare loop's commits.
 const LEAST_RATIO: f64 = 0.7;
-/// Bytes of a finished workflow.
+/// Maximum database size of a finished workflow, in bytes.
 const MOST_BYTES: f64 = 8_192.0;
-/// The median step of a workflow alone, as a multiple of the bare loop's commit.
+/// Maximum ratio of the median step of a single workflow to the bare loop's commit.
 const MOST_P50: f64 = 1.25;
 
 const FIGURES: &[&str] = &[
@@ -27,7 +27,7 @@ const FIGURES: &[&str] = &[
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
     let mut command = Command::new(super::bench(size)?);
-    // Single pairs vary by a fifth on a machine that others share; the median of many does not.
+    // Single pairs vary by a fifth on a shared machine; the median of many does not.
     command.args(["ten-step", "--store", "sqlite", "--json", "--slices", "15"]);
     command.args((size == Size::Short).then_some("--short"));
     judge(&super::measured(&mut command, size)?, size)
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_that_are_just_met_are_met() {
+    fn exactly_met_bars_pass() {
         judge(&lines(), Size::Full).unwrap();
     }
 

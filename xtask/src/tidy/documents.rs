@@ -1,25 +1,32 @@
-//! What tidy asks of the documents.
+//! Checks of the documents.
 
 use crate::tree::{File, Finding, Tree};
 
-const EXPECTED: &[&str] =
-    &["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE-MIT", "LICENSE-APACHE"];
+const EXPECTED: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+];
 
 const GUARANTEES: &str = "docs/guarantees.md";
 
 pub(super) fn expected(tree: &Tree) -> Vec<Finding> {
     let missing = EXPECTED.iter().filter(|path| tree.file(path).is_none());
-    missing.map(|path| Finding::new(path, 1, "the file is missing: every reader expects it")).collect()
+    missing.map(|path| Finding::new(path, 1, "this file is missing")).collect()
 }
 
-/// Every link to a file of the project leads to one.
+/// Checks that every relative link resolves to a file or folder of the project.
 pub(super) fn links(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         for (number, line) in prose(file) {
             for target in targets(&line).filter(|target| is_relative(target)) {
                 if !resolved(&file.path, target).is_some_and(|path| tree.has(&path)) {
-                    findings.push(file.finding(number, format!("the link to `{target}` leads nowhere")));
+                    findings.push(file.finding(number, format!("the link to `{target}` does not resolve")));
                 }
             }
         }
@@ -27,23 +34,29 @@ pub(super) fn links(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Every test named in a row of the guarantees' tables is a function somewhere.
+/// Checks that every test named in the tables of the guarantees exists: `crate::module::name` needs the crate, and a
+/// function in a source file that is named like the module or declares it. The suite counts as a crate.
 pub(super) fn guarantees(tree: &Tree) -> Vec<Finding> {
     let Some(file) = tree.file(GUARANTEES) else { return Vec::new() };
     let mut findings = Vec::new();
     for (number, line) in file.lines().filter(|(_, line)| line.trim_start().starts_with('|')) {
         for path in code_spans(line).filter(|span| span.contains("::")) {
-            let name = path.rsplit("::").next().unwrap_or(path).trim_end_matches("()");
-            if !tree.rust().any(|source| defines(source, name)) {
-                findings
-                    .push(file.finding(number, format!("`{path}`: there is no `fn {name}` in the project")));
+            let mut parts = path.trim_end_matches("()").rsplit("::");
+            let (name, module) = (parts.next().unwrap_or(path), parts.next().unwrap_or_default());
+            let first = parts.last().unwrap_or(module);
+            let mut found = tree.rust().filter(|source| defines(source, name)).peekable();
+            if found.peek().is_none() {
+                findings.push(file.finding(number, format!("`{path}`: no `fn {name}` in the project")));
+            } else if !found.any(|source| is_of_crate(source, first) && is_in_module(source, module)) {
+                let message = format!("`{path}`: `fn {name}` is in no module `{module}` of `{first}`");
+                findings.push(file.finding(number, message));
             }
         }
     }
     findings
 }
 
-/// The lines outside code blocks, with the code within them blanked.
+/// Returns the lines outside code blocks, without their code spans.
 fn prose(file: &File) -> impl Iterator<Item = (usize, String)> {
     let mut fence: Option<&str> = None;
     file.lines().filter_map(move |(number, line)| {
@@ -58,7 +71,7 @@ fn prose(file: &File) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// Where the links of a line lead: `[text](target "title")`, and `[label]: target` alone on a line.
+/// Returns the link targets of a line: `[text](target "title")`, and `[label]: target` alone on a line.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     let inline = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
     let labelled = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: "));
@@ -70,7 +83,7 @@ fn is_relative(target: &str) -> bool {
     !target.is_empty() && !target.starts_with('#') && !target.starts_with("//") && !has_scheme
 }
 
-/// The target's path from the root, or nothing when it leaves the project.
+/// Returns the path of a target from the root, or `None` if it leaves the project.
 fn resolved(from: &str, target: &str) -> Option<String> {
     let target = target.trim_matches(['<', '>']).split(['#', '?']).next()?;
     let mut parts: Vec<&str> = from.split('/').collect();
@@ -99,6 +112,24 @@ fn defines(source: &File, name: &str) -> bool {
     source.text.match_indices(&head).any(|(at, _)| source.text[at + head.len()..].starts_with(['(', '<']))
 }
 
+/// Returns `true` if a source file belongs to the crate, whose name may lack the prefix `stepwell-`.
+fn is_of_crate(source: &File, name: &str) -> bool {
+    let folder = source.path.strip_prefix("crates/").unwrap_or(&source.path).split('/').next();
+    let folder = folder.unwrap_or_default();
+    match name {
+        "suite" => source.path.contains("/src/suite/"),
+        name => folder.strip_prefix("stepwell-").unwrap_or(folder) == name,
+    }
+}
+
+/// Returns `true` if a source file is the module, is in its folder or declares it. A crate is a module too.
+fn is_in_module(source: &File, module: &str) -> bool {
+    let path = source.path.trim_end_matches(".rs");
+    path.split('/').any(|part| part == module)
+        || source.text.contains(&format!("mod {module} {{"))
+        || is_of_crate(source, module)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_or_elsewhere_are_fine() {
+    fn resolving_and_external_links_pass() {
         let text = "[a](b.md#part \"title\") [c](../README.md) [d](../docs/) [e](/README.md) [f](#here)\n\
             [g](https://example.com/x) [h](mailto:a@example.com) `[i](none.md)`\n```\n[j](none.md)\n```\n";
         assert_eq!(links(&tree(&[("docs/a.md", text), ("docs/b.md", ""), ("README.md", "")])), []);
@@ -134,6 +165,10 @@ mod tests {
         assert_eq!(guarantees(&tree(&[(GUARANTEES, good), source])), []);
         let bad = "| id | test |\n|---|---|\n| A1 | `a::kill::nothing_is` |\n";
         assert_eq!(places(&guarantees(&tree(&[(GUARANTEES, bad), source]))), ["docs/guarantees.md:3"]);
+        for wrong in ["a::other::nothing_is_lost", "kill::nothing_is_lost", "b::kill::nothing_is_lost"] {
+            let found = guarantees(&tree(&[(GUARANTEES, &format!("| A1 | `{wrong}` |\n")), source]));
+            assert_eq!(places(&found), ["docs/guarantees.md:1"], "{wrong}");
+        }
         assert_eq!(guarantees(&tree(&[source])), []);
     }
 }

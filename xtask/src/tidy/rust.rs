@@ -1,11 +1,11 @@
-//! What tidy asks of Rust sources.
+//! Checks of Rust sources.
 
 use crate::tree::{self, File, Finding, Tree};
 
-/// In lines, from `fn` to the closing brace.
+/// Maximum number of lines of a function, from `fn` to the closing brace.
 const LONGEST_FUNCTION: usize = 70;
 
-/// Put together here, so that this file does not find itself.
+/// Assembled from parts, so that the check does not find this file.
 const UNFINISHED: &[&str] = &[
     concat!("to", "do!("),
     concat!("unimpl", "emented!("),
@@ -18,7 +18,7 @@ const IGNORE: &str = concat!("#[ign", "ore");
 pub(super) fn unfinished(tree: &Tree) -> Vec<Finding> {
     let marks = |file: &File, number, line: &str| {
         let mark = UNFINISHED.iter().find(|mark| tree::has_word(line, mark))?;
-        Some(file.finding(number, format!("`{mark}` marks unfinished work: finish it or take it out")))
+        Some(file.finding(number, format!("`{mark}` marks unfinished work: finish it or remove it")))
     };
     tree.rust()
         .flat_map(|file| {
@@ -44,7 +44,7 @@ pub(super) fn ignored_tests(tree: &Tree) -> Vec<Finding> {
     for file in tree.rust() {
         let lines = file.lines().filter(|(_, line)| line.contains(IGNORE) && !tree::is_comment(line));
         findings.extend(lines.map(|(number, _)| {
-            file.finding(number, format!("`{IGNORE}]`: a test runs or is removed; a long one is a proof"))
+            file.finding(number, format!("`{IGNORE}]`: run the test or remove it; make a long one a proof"))
         }));
     }
     findings
@@ -58,9 +58,8 @@ pub(super) fn long_functions(tree: &Tree) -> Vec<Finding> {
             let Some(name) = function_name(line) else { continue };
             let length = tree::end_of_item(&lines, start) + 1 - start;
             if length > LONGEST_FUNCTION {
-                let message = format!(
-                    "`fn {name}` has {length} lines, more than {LONGEST_FUNCTION}: take a part out of it"
-                );
+                let message =
+                    format!("`fn {name}` has {length} lines, more than {LONGEST_FUNCTION}: split it");
                 findings.push(file.finding(*number, message));
             }
         }
@@ -70,11 +69,13 @@ pub(super) fn long_functions(tree: &Tree) -> Vec<Finding> {
 
 pub(super) fn openings(tree: &Tree) -> Vec<Finding> {
     let silent = tree.rust().filter(|file| file.is_source() && !file.text.starts_with("//!"));
-    silent.map(|file| file.finding(1, "the file must open with a `//!` sentence that says its job")).collect()
+    silent
+        .map(|file| file.finding(1, "the file must start with a `//!` sentence about its purpose"))
+        .collect()
 }
 
-/// The name of the function that begins on this line.
-fn function_name(line: &str) -> Option<&str> {
+/// Returns the name of the function that begins on this line.
+pub(super) fn function_name(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let plain = line.strip_prefix("fn ").map(|after| ("", after));
     let (before, after) = plain.or_else(|| line.split_once(" fn "))?;
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn code_after_a_test_item_is_still_looked_at() {
+    fn code_after_a_test_item_is_checked() {
         let text = "#[cfg(test)]\nmod tests;\nfn a() {\n    b().unwrap();\n}\n";
         assert_eq!(places(&unwraps(&tree(&[("crates/a/src/b.rs", text)]))), ["crates/a/src/b.rs:4"]);
     }
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_told_from_talk_about_functions() {
+    fn functions_are_distinguished_from_comments() {
         assert_eq!(function_name("    pub(in crate) const fn a<T>(x: T) {"), Some("a"));
         assert_eq!(function_name("extern \"C\" fn b() {"), Some("b"));
         assert_eq!(function_name("/// The fn that does it."), None);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_open_with_their_job() {
+    fn sources_start_with_their_purpose() {
         let bad = tree(&[("crates/a/src/b.rs", "use x;\n"), ("xtask/src/c.rs", "// x\n")]);
         assert_eq!(places(&openings(&bad)), ["crates/a/src/b.rs:1", "xtask/src/c.rs:1"]);
         let good = tree(&[("crates/a/src/b.rs", "//! Does b.\n"), ("crates/a/tests/it/main.rs", "mod b;\n")]);

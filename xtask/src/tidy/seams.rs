@@ -1,8 +1,8 @@
-//! What tidy asks of the boundaries between crates.
+//! Checks of the boundaries between crates.
 
 use crate::tree::{self, File, Finding, Tree};
 
-/// Which crates of the project each one may depend on; those not listed may use any.
+/// Crates of the project that each crate may depend on. A crate not listed here may depend on any.
 const ARROWS: &[(&str, &[&str])] = &[
     ("stepwell-core", &[]),
     ("stepwell-store", &["stepwell-core"]),
@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 const BACKENDS: &[&str] = &["crates/stepwell-sqlite/src", "crates/stepwell-postgres/src"];
 
-/// What a backend would need to understand a workflow.
+/// Identifiers that a backend would need to interpret a workflow.
 const WORKFLOW_WORDS: &[&str] = &["Event::", "Decision::", "dispatch(", "Snapshot"];
 
 pub(super) fn lints(tree: &Tree) -> Vec<Finding> {
@@ -23,7 +23,7 @@ pub(super) fn lints(tree: &Tree) -> Vec<Finding> {
             (entry.section == "lints" && value == "workspace=true") || value == "lints.workspace=true"
         })
     });
-    bare.map(|file| file.finding(1, "add `[lints]` with `workspace = true`: the lints are the workspace's"))
+    bare.map(|file| file.finding(1, "add `[lints]` with `workspace = true` to use the workspace lints"))
         .collect()
 }
 
@@ -33,7 +33,8 @@ pub(super) fn arrows(tree: &Tree) -> Vec<Finding> {
         let Some(file) = tree.file(&format!("crates/{name}/Cargo.toml")) else { continue };
         for (number, dependency) in entries(file).filter_map(|entry| dependency(&entry)) {
             if dependency.starts_with("stepwell") && !allowed.contains(&dependency.as_str()) {
-                let message = format!("{name} may not depend on {dependency}: the arrows go one way only");
+                let message =
+                    format!("{name} must not depend on {dependency}: crates depend on lower layers only");
                 findings.push(file.finding(number, message));
             }
         }
@@ -46,7 +47,7 @@ pub(super) fn backends(tree: &Tree) -> Vec<Finding> {
     for file in BACKENDS.iter().flat_map(|folder| tree.rust_in(folder)) {
         for (number, line) in file.code_lines() {
             if let Some(word) = WORKFLOW_WORDS.iter().find(|word| tree::has_word(line, word)) {
-                let message = format!("`{word}` in a backend: a store does not know what a workflow is");
+                let message = format!("`{word}` in a backend: a store must not interpret workflows");
                 findings.push(file.finding(number, message));
             }
         }
@@ -63,7 +64,7 @@ fn manifests(tree: &Tree) -> impl Iterator<Item = &File> {
     })
 }
 
-/// One line of a manifest that says something, with its section; a section's header has an empty line.
+/// One non-empty line of a manifest with its section. For the header of a section, `line` is empty.
 struct Entry<'a> {
     number: usize,
     section: &'a str,
@@ -84,8 +85,8 @@ fn entries(file: &File) -> impl Iterator<Item = Entry<'_>> {
     })
 }
 
-/// The dependency this entry declares: a line in `[dependencies]`, or a header `[dependencies.name]`, for all
-/// targets or one. What tests alone need is free.
+/// Returns the dependency that this entry declares: a line in `[dependencies]`, or a header `[dependencies.name]`, for
+/// all targets or one. Development dependencies are not restricted.
 fn dependency(entry: &Entry<'_>) -> Option<(usize, String)> {
     let section = match entry.section.strip_prefix("target.") {
         Some(rest) => rest.rsplit_once(".dependencies").map(|(_, name)| format!("dependencies{name}"))?,
@@ -106,7 +107,7 @@ mod tests {
     use crate::tree::tests::{places, tree};
 
     #[test]
-    fn crates_take_the_lints_of_the_workspace() {
+    fn missing_workspace_lints_are_found() {
         let good = "[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n";
         let bad = "[package]\nname = \"a\"\n\n[dependencies.x]\nworkspace = true\n";
         let files = tree(&[("crates/a/Cargo.toml", good), ("crates/b/Cargo.toml", bad), ("Cargo.toml", bad)]);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_go_one_way() {
+    fn upward_dependency_is_found() {
         let store = "[dependencies]\nstepwell-core = { workspace = true }\nserde.workspace = true\n\n\
             [dev-dependencies]\nstepwell-sqlite = { workspace = true }\n";
         assert_eq!(arrows(&tree(&[("crates/stepwell-store/Cargo.toml", store)])), []);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_are_seen_in_every_spelling() {
+    fn dependencies_are_found_in_every_spelling() {
         let sqlite = "[dependencies.stepwell]\nworkspace = true\n\n\
             [target.'cfg(unix)'.dependencies]\n\"stepwell-server\" = \"1\"\n\n\
             [target.'cfg(unix)'.dependencies.stepwell-bench]\npath = \"x\"\n";
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_that_know_a_workflow_are_found() {
+    fn workflow_words_in_backends_are_found() {
         let path = "crates/stepwell-sqlite/src/writer.rs";
         for word in WORKFLOW_WORDS {
             let bad = tree(&[(path, &format!("//! A.\nlet x = core::{word} y;\n"))]);

@@ -1,18 +1,18 @@
-//! What tidy asks of every file, whatever its language.
+//! Checks of files in any language.
 
 use crate::tree::{File, Finding, Tree};
 
-/// Put together here, so that this file does not find itself.
+/// Assembled from parts, so that the check does not find this file.
 const MACHINE_PATHS: &[&str] = &[concat!("/wor", "k/"), concat!("/ro", "ot/"), concat!("/hom", "e/")];
 
 const DRAWERS: &[&str] = &["utils.rs", "common.rs", "types.rs", "helpers.rs", "manager.rs"];
 
-/// How Cargo.lock says where a package comes from, and the one source that is everybody's.
+/// Start of the line in Cargo.lock that names the source of a package, and the only public source.
 const LOCKED_SOURCE: &str = "source = \"";
 const PUBLIC_SOURCE: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
 
-/// What sends a package manager elsewhere: the end of the file's name, and how such a line begins. (npm leaves
-/// addresses out of its lock file when told to `omit-lockfile-registry-resolved`.)
+/// Settings that redirect a package manager: end of the file's path, and start of the line. (npm omits addresses from
+/// its lock file with `omit-lockfile-registry-resolved`.)
 const REDIRECTIONS: &[(&str, &str)] = &[
     (".cargo/config.toml", "[source"),
     (".cargo/config.toml", "[registr"),
@@ -26,13 +26,13 @@ const REDIRECTIONS: &[(&str, &str)] = &[
 pub(super) fn sql_openings(tree: &Tree) -> Vec<Finding> {
     let silent = tree.files.iter().filter(|file| file.has_extension("sql") && !file.text.starts_with("-- "));
     silent
-        .map(|file| file.finding(1, "the file must open with a `-- ` line that says what it guarantees"))
+        .map(|file| file.finding(1, "the file must start with a `-- ` line that states its guarantee"))
         .collect()
 }
 
 pub(super) fn drawers(tree: &Tree) -> Vec<Finding> {
     let drawers = tree.files.iter().filter(|file| DRAWERS.contains(&file.name()));
-    drawers.map(|file| file.finding(1, "a file is named after its one job, not after a drawer")).collect()
+    drawers.map(|file| file.finding(1, "name the file after its purpose; this name is a catch-all")).collect()
 }
 
 pub(super) fn machine_paths(tree: &Tree) -> Vec<Finding> {
@@ -41,7 +41,7 @@ pub(super) fn machine_paths(tree: &Tree) -> Vec<Finding> {
         for (number, line) in file.lines() {
             if let Some(path) = MACHINE_PATHS.iter().find(|path| has_absolute(line, path)) {
                 findings.push(
-                    file.finding(number, format!("`{path}` is a path of one machine: make it relative")),
+                    file.finding(number, format!("`{path}` is a machine-specific path: make it relative")),
                 );
             }
         }
@@ -68,12 +68,12 @@ fn redirections(file: &File) -> impl Iterator<Item = Finding> {
     rules.flat_map(|(_, setting)| {
         let lines = file.lines().filter(move |(_, line)| line.trim_start().starts_with(setting));
         lines.map(|(number, _)| {
-            file.finding(number, "a registry is the affair of a machine, not of the project")
+            file.finding(number, "configure a registry on the machine, not in the project")
         })
     })
 }
 
-/// Whether `path` begins here, and is not the middle of a longer one or of an address.
+/// Returns `true` if `path` occurs in the line and is not part of a longer path or of a URL.
 fn has_absolute(line: &str, path: &str) -> bool {
     let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '}' | '*');
     line.match_indices(path).any(|(start, _)| !line[..start].ends_with(goes_on))
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn drawers_are_refused() {
+    fn catch_all_names_are_refused() {
         let files = tree(&[("crates/a/src/utils.rs", ""), ("crates/a/src/lease.rs", "")]);
         assert_eq!(places(&drawers(&files)), ["crates/a/src/utils.rs:1"]);
     }
 
     #[test]
-    fn paths_of_a_machine_are_found_anywhere() {
+    fn machine_paths_are_found_in_any_file() {
         for path in MACHINE_PATHS {
             let bad = tree(&[("README.md", &format!("first\nsee `{path}x`\n"))]);
             assert_eq!(places(&machine_paths(&bad)), ["README.md:2"], "{path}");

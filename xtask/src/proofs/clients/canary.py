@@ -1,13 +1,13 @@
-"""Gives secrets to everything that takes them, lets it fail in every way, and looks for them everywhere else.
+"""Passes secrets to everything that accepts them, provokes every kind of failure, and searches for them everywhere else.
 
-Each secret is used in every field of `http.request` and of a remote action, with answers that give it back and with every kind of
-failure. Then it is looked for in whatever the server has said or kept: answers of the API, history, exports, the audit trail, the
-log at its most talkative, traces, the command line's output, and the bytes of the database. Whoever is to be given the secret
-(the server that is asked, the worker) has to be given it: a secret that goes nowhere shows nothing.
+Each secret is used in every field of `http.request` and of a remote action, with answers that return it and with every kind of
+failure. Then everything the server has written or answered is searched: API answers, history, exports, the audit trail, the log
+at its most verbose level, traces, the output of the command line, and the bytes of the database. The recipients of a secret (the
+HTTP server and the worker) must receive it, because a secret that is never used proves nothing.
 
-With `--plant`, the secrets are also sent as ordinary data. They must be found in every place that is looked at.
+With `--plant`, the secrets are also sent as ordinary data. They must then be found in every searched place.
 
-Nothing but Python's standard library is used.
+Uses the Python standard library only.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import urllib.parse
 
 from served import Server, environment, made_key
 
-# What somebody may have as a secret: a token, a number, a short one, and one that has to be escaped everywhere.
+# Typical secrets: a token, a number, a short one, and one that must be escaped everywhere.
 SECRETS = {
     "TOKEN": "c4n4ry-" + base64.b32encode(os.urandom(20)).decode().lower(),
     "NUMBER": str(700_000_000_000 + int.from_bytes(os.urandom(4), "big")),
@@ -39,7 +39,7 @@ PLACES = ["answers", "history", "exports", "audit", "log", "traces", "command li
 
 
 def spellings(secret):
-    """The ways in which a secret may be written."""
+    """Returns the encodings in which a secret may appear."""
     quoted = json.dumps(secret)[1:-1]
     unicode = json.dumps(secret, ensure_ascii=False)[1:-1]
     raw = secret.encode()
@@ -50,7 +50,7 @@ def spellings(secret):
 
 
 class Heard(http.server.BaseHTTPRequestHandler):
-    """The other side of `http.request`: hears secrets, and gives them back in many ways."""
+    """The HTTP server that `http.request` calls: records requests, and returns their secrets in many ways."""
 
     protocol_version = "HTTP/1.1"
 
@@ -70,7 +70,7 @@ class Heard(http.server.BaseHTTPRequestHandler):
         if way == "fail":
             return self.answer(500, echo)
         if way == "text":
-            return self.answer(200, b"you said: " + said, "text/plain")
+            return self.answer(200, b"you sent: " + said, "text/plain")
         if way == "binary":
             return self.answer(200, said + b"\xff\xfe\x00", "application/octet-stream")
         if way == "redirect":
@@ -90,7 +90,7 @@ class Heard(http.server.BaseHTTPRequestHandler):
         try:
             super().handle()
         except OSError:
-            # Who asked did not wait.
+            # The client did not wait for the answer.
             pass
 
     def answer(self, status, body, kind="application/json", location=None):
@@ -127,11 +127,11 @@ class Canary:
         self.runs, self.given = [], []
 
     def look(self, place, what, text):
-        """Looks for every secret in what somebody may read."""
+        """Searches for every secret in a readable text."""
         self.looked += 1
         data = text if isinstance(text, bytes) else text.encode()
         for name, secret in SECRETS.items():
-            # In bytes that mean something else a few of them mean nothing.
+            # A few bytes can occur in a binary file by chance.
             if place == "database" and len(secret) < 6:
                 continue
             spelled = next((one for one in self.texts[secret] if one in data), None)
@@ -142,7 +142,7 @@ class Canary:
                     self.told.append(f"{place}: {name} in {what}: …{data[max(0, at - 80):at + 60]!r}…")
 
     def ask(self, method, path, body=None, headers=None, place="answers"):
-        """Status and body; what is answered is looked at, unless whoever asks is meant to know."""
+        """Sends a request and returns status and body. Searches the answer unless `place` is None, for a recipient of secrets."""
         connection = http.client.HTTPConnection(self.server.address, timeout=60)
         sent = {"Authorization": "Bearer " + self.key, "Content-Type": "application/json", **(headers or {})}
         connection.request(method, path, body if isinstance(body, (str, type(None))) else json.dumps(body), sent)
@@ -162,16 +162,16 @@ class Canary:
     def started(self, name, payload=None):
         status, run = self.ask("POST", "/v1/runs", {"workflow": name, "input": payload or {}})
         if status != 201:
-            raise SystemExit(f"`{name}` cannot be started: {status} {run}")
+            raise SystemExit(f"cannot start `{name}`: {status} {run}")
         self.runs.append(run["id"])
         return run["id"]
 
-    # What takes secrets.
+    # Functions that accept secrets.
 
     def requests(self):
-        """`http.request` with a secret in each field, answered in each way; whatever comes back is passed on to everything."""
+        """Calls `http.request` with a secret in each field and each kind of answer, and passes the answer to other actions."""
         ways = ["echo", "fail", "text", "binary", "redirect", "slow", "cut"]
-        # Where the places are shown to be looked at, one will do.
+        # One secret is enough to show that the places are searched.
         for name in list(SECRETS)[:1] if self.options.plant else SECRETS:
             marker = f"{{ $secret: {name} }}"
             fields = {
@@ -183,7 +183,7 @@ class Canary:
             }
             for field, text in fields.items():
                 for way in ways if field in ("header", "query", "body") else ["echo"]:
-                    # Not every secret can be a header; then the try fails, and that is a way too.
+                    # Not every secret is a valid header; then the attempt fails, which is a case to test as well.
                     self.passed_on(f"http-{name.lower()}-{field}-{way}", text.replace("WAY", way))
 
     def passed_on(self, name, text):
@@ -201,11 +201,11 @@ steps:
   - {{ id: done, type: control.return, value: {{ $expr: '[vars.said, vars.twice]' }} }}
 """)
         if status != 201:
-            raise SystemExit(f"`{name}` is not published: {status} {answer}")
+            raise SystemExit(f"cannot publish `{name}`: {status} {answer}")
         self.started(name)
 
     def workers(self):
-        """A remote action: the worker is given secrets, and says them back in everything that it may say."""
+        """Runs a remote action: the worker receives secrets and returns them in every field it can write."""
         schema = {"type": "object"}
         action = {"version": 1, "input": schema, "output": {}, "secretFields": ["/token"]}
         self.ask("PUT", "/v1/actions/canary.sing", action)
@@ -220,13 +220,13 @@ steps:
   - {{ id: done, type: control.return, value: {{ $expr: vars.sung }} }}
 """)
                 if status != 201:
-                    raise SystemExit(f"`{flow}` is not published: {status} {answer}")
+                    raise SystemExit(f"cannot publish `{flow}`: {status} {answer}")
                 for _ in range(3):
                     self.started(flow)
         until, number = time.monotonic() + 30, 0
         while time.monotonic() < until:
             asked = {"actions": ["canary.sing", "canary.fit"], "worker": "canary", "max": 10}
-            # A worker is meant to know.
+            # A worker receives secrets by design.
             _, answer = self.ask("POST", "/v1/tasks/poll?wait=1s", asked, place=None)
             tasks = answer.get("tasks", [])
             if not tasks:
@@ -251,7 +251,7 @@ steps:
         self.ask("POST", f"{path}/{verb}", {**fence, **body})
 
     def refusals(self):
-        """Wherever a secret must not stand it is refused, also where somebody has to guess how."""
+        """Checks that a secret is refused wherever it is not allowed, including likely guesses of its syntax."""
         marker = "{ $secret: TOKEN }"
         steps = [
             f"{{ id: a, type: control.return, value: {marker} }}",
@@ -279,7 +279,7 @@ steps:
             self.ask("POST", "/hooks/00000000-0000-0000-0000-000000000001/in", {"x": 1}, headers)
 
     def planted(self):
-        """The secrets as ordinary data, which nobody hides."""
+        """Sends the secrets as ordinary data, which is not hidden."""
         secret = SECRETS["TOKEN"]
         self.publish("open", "steps:\n  - { id: kept, type: vars.set, values: { x: { $expr: payload.x } } }\n  - { id: go, type: wait.signal, signal: GO }\n")
         run = self.started("open", {"x": secret})
@@ -288,7 +288,7 @@ steps:
         self.started(f"w{secret}")
         self.ask("POST", f"/v1/runs/{run}/cancel?reason={secret}", {"reason": secret})
 
-    # Where they are looked for.
+    # Places that are searched.
 
     def pages(self, path, place):
         cursor = None
@@ -308,7 +308,7 @@ steps:
             if not list(self.pages("/v1/runs?status=running", "answers")):
                 return
             time.sleep(0.2)
-        raise SystemExit("the runs do not come to rest")
+        raise SystemExit("some runs are still running after 60 s")
 
     def everything(self):
         for run in self.runs:
@@ -340,7 +340,7 @@ steps:
             self.look("command line", " ".join(verb), said.stdout + said.stderr)
 
     def files(self):
-        # It says what it still has to say.
+        # A graceful stop flushes logs and traces.
         self.server.send(signal.SIGTERM)
         self.server.child.wait(60)
         for body in list(self.other.traces):
@@ -354,7 +354,7 @@ steps:
                     self.look("database", name, file.read())
 
     def heard(self):
-        """How many of the secrets have come to whom they were for."""
+        """Returns the number of secrets that have reached their recipients."""
         heard = b"\n".join(self.other.heard).decode("utf-8", "replace") + "\n".join(self.given)
         latin = b"\n".join(self.other.heard).decode("latin-1")
         return sum(any(one in heard or one in latin for one in spellings(secret)) for secret in SECRETS.values())
@@ -379,10 +379,10 @@ steps:
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Looks for secrets where they must not be.")
-    parser.add_argument("--stepwell", required=True, help="the program `stepwell`")
-    parser.add_argument("--plant", action="store_true", help="send the secrets as data too: they must be found in every place")
-    parser.add_argument("--json", action="store_true", help="JSON only")
+    parser = argparse.ArgumentParser(description="Searches for secrets in places where they must not appear.")
+    parser.add_argument("--stepwell", required=True, help="path of the program `stepwell`")
+    parser.add_argument("--plant", action="store_true", help="also send the secrets as ordinary data; they must be found in every place")
+    parser.add_argument("--json", action="store_true", help="print the JSON result only")
     given = parser.parse_args()
     given.stepwell = os.path.abspath(given.stepwell)
     began = time.monotonic()

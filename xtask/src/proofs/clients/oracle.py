@@ -1,15 +1,15 @@
-"""An independent client of the HTTP API that keeps its own books, and breaks the server while it asks.
+"""An independent client of the HTTP API that records everything acknowledged, while it kills and stops the server.
 
 Clients start and signal runs, write keys, links and changes, send events, start and resume flows, and let a schedule fire.
-Whatever gets no answer is asked again under the same idempotency key, until there is an answer. Meanwhile servers are killed,
-or stopped for longer than their lease; sessions of the database are ended, and the database is killed. In the end every effect
-that was acknowledged must be there, once, and nothing else.
+A request without an answer is repeated under the same idempotency key until there is an answer. Meanwhile servers are killed,
+or stopped for longer than their lease, database sessions are terminated, and the database is killed. In the end every
+acknowledged effect must exist exactly once, and nothing else may exist.
 
-With `--plant`, what passes between the clients and the server is changed in many ways (`Liar`). Each of them must be found.
+With `--plant`, requests and answers are falsified in many ways (`Liar`). Each way must be detected.
 
-Two tenants do the same at the same time, with the same ids, names and keys, and with values of their own. Each has its books.
+Two tenants do the same concurrently, with the same ids, names and keys but different values. Each has its own records.
 
-Nothing but Python's standard library is used, and nothing of Stepwell but its two programs.
+Uses the Python standard library only, and of Stepwell only its two programs.
 """
 
 import argparse
@@ -30,11 +30,11 @@ import urllib.parse
 import uuid
 from datetime import datetime
 
-from served import Server, made_key
+from served import Database, Server, made_key
 
-# A server that is stopped for longer than this counts as dead.
+# Lease of a server in seconds: one that is stopped for longer counts as dead.
 LEASE = 2.0
-# How long a request is repeated, and how long what was accepted may take.
+# Time in seconds for repeating a request, and for accepted work to finish.
 PATIENCE = 90.0
 SOURCE = "urn:example:oracle"
 SCHEDULE = {"cron": "* * * * * *", "workflow": "tick", "missed": "all"}
@@ -70,7 +70,7 @@ steps:
 
 
 class Findings:
-    """What is wrong, by kind."""
+    """The detected problems, counted by kind."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -84,40 +84,12 @@ class Findings:
                 self.told.append(f"{kind}: {what}")
 
 
-class Database:
-    """A throwaway PostgreSQL, run by `stepwell-bench`, which proves that it is its own before it hurts it."""
-
-    def __init__(self, bench, log):
-        self.child = subprocess.Popen([bench, "orders"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
-        self.place = json.loads(self.child.stdout.readline() or "{}")
-        if not self.place:
-            raise SystemExit(f"there is no database: see {log.name}")
-
-    def url(self, role):
-        fields = dict(field.split("=", 1) for field in self.place[role].split())
-        fields = {name: value.strip("'") for name, value in fields.items()}
-        name = fields.pop("dbname")
-        return f"postgresql:///{name}?{urllib.parse.urlencode(fields)}"
-
-    def order(self, order):
-        self.child.stdin.write(order + "\n")
-        self.child.stdin.flush()
-        answer = self.child.stdout.readline().strip()
-        if not answer:
-            raise SystemExit("the database's keeper has ended")
-        return answer
-
-    def end(self):
-        self.child.stdin.close()
-        self.child.wait()
-
-
 class Gone(Exception):
-    """No answer came; nobody knows whether it was done."""
+    """No answer arrived, so the outcome is unknown."""
 
 
 class Caller:
-    """A connection to any of the servers. What it was answered is what counts."""
+    """A connection to one of the servers, chosen at random for each request."""
 
     def __init__(self, world, number, key):
         self.world, self.number, self.key = world, number, key
@@ -125,7 +97,7 @@ class Caller:
         self.connection, self.address = None, None
 
     def send(self, method, path, body=None, headers=None):
-        """One try: status and body, or `Gone`."""
+        """Sends one request. Returns status and body, or raises `Gone`."""
         servers = self.world.servers
         address = servers[self.random.randrange(len(servers))].address
         try:
@@ -146,7 +118,7 @@ class Caller:
             raise Gone(str(error)) from error
 
     def ask(self, method, path, body=None, headers=None, again=False):
-        """Asks until there is an answer that says whether it was done."""
+        """Repeats a request until an answer tells its outcome."""
         until = time.monotonic() + PATIENCE
         send = self.world.liar.between(self, again) if self.world.liar else self.send
         why = ""
@@ -165,35 +137,35 @@ class Caller:
             why = f"{status} {answer}"
             self.world.repeated += 1
             time.sleep(0.02)
-        raise SystemExit(f"{method} {path} had no answer for {PATIENCE} s: {why}")
+        raise SystemExit(f"{method} {path} got no final answer for {PATIENCE} s: {why}")
 
     def do(self, kind, method, path, body=None, headers=None, again=False):
-        """Asks for what has to be done; the answer, or `None` and a finding."""
+        """Sends a request that must succeed. Returns the answer, or records a finding and returns `None`."""
         status, answer = self.ask(method, path, body, headers, again)
         if status < 300:
             return answer
-        self.world.findings.add(kind, f"{method} {path} was answered with {status} {answer}")
+        self.world.findings.add(kind, f"{method} {path} got {status} {answer}")
         return None
 
 
 class Books:
-    """What a client has had acknowledged."""
+    """The acknowledged effects of one client."""
 
     def __init__(self):
-        self.bells = {}        # run: (name, key of the start, what its signal brought)
+        self.bells = {}        # run: (name, key of the start, payload of its signal)
         self.parcels = {}      # parcel: run
         self.orders = set()
-        self.forms = {}        # flow: (name, what it was answered)
-        self.value = None      # of its own register: (value, revision)
-        self.wins = {}         # of shared registers: (register, revision): value
+        self.forms = {}        # flow: (name, answer)
+        self.value = None      # of its own key: (value, revision)
+        self.wins = {}         # of shared keys: (number, revision): value
         self.counted = 0
         self.changed = 0
         self.links = set()
-        self.extra = set()     # runs that came of a forgotten key
+        self.extra = set()     # runs started because a key was forgotten
 
 
 class Tenant:
-    """One of those who do the same."""
+    """One of the tenants, with its clients."""
 
     def __init__(self, world, name, key):
         self.world, self.name, self.key = world, name, key
@@ -209,7 +181,7 @@ class Tenant:
         put = caller.do("schedule refused", "PUT", "/v1/schedules/tick", SCHEDULE)
         if not put:
             raise SystemExit(self.world.findings.told[-1])
-        # The schedule may have fired since it was put.
+        # The schedule may already have fired since the PUT.
         shown = caller.do("schedule lost", "GET", "/v1/schedules/tick")
         if not shown:
             raise SystemExit(self.world.findings.told[-1])
@@ -224,7 +196,7 @@ class Client(threading.Thread):
         super().__init__(daemon=True)
         self.world, self.number, self.whose = tenant.world, number, tenant.name
         self.caller, self.books, self.round = Caller(tenant.world, number, tenant.key), Books(), 0
-        # Both tenants choose the same.
+        # Both tenants make the same choices.
         self.random = random.Random(tenant.world.options.seed * 77 + number)
         self.values = random.Random(f"{tenant.name} {number}")
         self.failed = None
@@ -236,7 +208,7 @@ class Client(threading.Thread):
                 self.round += 1
                 for part in self.random.sample(parts, len(parts)):
                     part()
-        except BaseException as error:  # Told by whoever waits for this thread.
+        except BaseException as error:  # Reported by the thread that joins this one.
             self.failed = error
 
     def name(self, of):
@@ -258,14 +230,14 @@ class Client(threading.Thread):
         return {"workflow": "bell", "id": str(uuid.uuid5(uuid.NAMESPACE_URL, name)), "input": {"name": name}}
 
     def again(self):
-        """The same request under the same key has the same answer; another one is refused."""
+        """Repeats a request under the same key, which must give the same answer; a different request must be refused."""
         if not self.books.bells:
             return
         run, (name, key, _) = self.random.choice(list(self.books.bells.items()))
         body = self.begins(name)
         status, answer = self.caller.ask("POST", "/v1/runs", body, {"Idempotency-Key": key}, again=True)
         if status >= 300 or answer["id"] != run:
-            self.world.findings.add("key forgotten", f"{key} gave {run}, and then {status} {answer}")
+            self.world.findings.add("key forgotten", f"{key} returned {run}, then {status} {answer}")
             self.books.extra.add((answer or {}).get("id"))
         body["input"]["name"] = name + " and another"
         status, answer = self.caller.ask("POST", "/v1/runs", body, {"Idempotency-Key": key})
@@ -273,7 +245,7 @@ class Client(threading.Thread):
             self.world.findings.add("key used for two", f"{key}: {status} {answer}")
 
     def register(self):
-        """A key that only this client writes, each time on the condition that it is as it was left."""
+        """Writes a key that only this client writes, each time with the expected revision."""
         path, value = f"/v1/kv/own/client-{self.number}", f"{self.whose} {self.round}"
         known = self.books.value
         headers = {"Idempotency-Key": self.name("own")}
@@ -288,7 +260,7 @@ class Client(threading.Thread):
             self.books.value = (found["value"], found["revision"]) if found else None
 
     def shared(self):
-        """A key that all clients write on the condition that it is as they read it: one of them wins."""
+        """Writes a key that all clients write with the revision they read: exactly one of them wins."""
         number = self.random.randrange(3)
         path = f"/v1/kv/shared/register-{number}"
         status, found = self.caller.ask("GET", path)
@@ -309,7 +281,7 @@ class Client(threading.Thread):
             self.books.counted += 1
 
     def change(self):
-        """Two keys and a link in one change."""
+        """Increments two keys in one change."""
         changes = [{"op": "increment", "namespace": side, "key": f"client-{self.number}"} for side in ("left", "right")]
         if self.caller.do("change refused", "POST", "/v1/data", {"changes": changes}, {"Idempotency-Key": self.name("data")}):
             self.books.changed += 1
@@ -323,7 +295,7 @@ class Client(threading.Thread):
             if gone:
                 self.books.links.discard(one)
                 if gone["deletedCount"] != 1:
-                    self.world.findings.add("link lost", f"{one} was not there to be taken away")
+                    self.world.findings.add("link lost", f"{one} did not exist when it was deleted")
             return
         one = self.name("thing")
         body = {"from": {"type": "client", "id": str(self.number)}, "to": {"type": "thing", "id": one}}
@@ -341,7 +313,7 @@ class Client(threading.Thread):
                 self.books.orders.add(order)
 
     def parcel(self):
-        """A run waits for an event that comes before it waits, or after."""
+        """Starts a run that waits for an event, which is sent before or after the start."""
         parcel = self.name("parcel")
         body, key = {"workflow": "parcel", "input": {"parcel": parcel}}, self.name("await")
         begins_first = self.random.random() < 0.5
@@ -374,25 +346,25 @@ def without_id(body):
 
 
 class Liar:
-    """What passes between the clients and the server is changed, each way once. The client's books know nothing of it."""
+    """Falsifies requests and answers, each way once. The records of the client do not contain it."""
 
-    # What each lie is found as.
+    # The kind of finding that each lie must cause.
     FOUND_AS = {
-        "a start is acknowledged and not done": "start lost",
-        "a start is done twice": "run too many",
-        "a signal is acknowledged and not done": "signal lost",
-        "a signal brings something else": "signal changed",
-        "a write is acknowledged and not done": "write lost",
-        "a write does not look at the revision": "two winners",
-        "an increment is done twice": "counted too often",
-        "an increment is acknowledged and not done": "counted too rarely",
-        "a link is taken away": "link lost",
-        "a link is not taken away": "link too many",
+        "a start is acknowledged and not executed": "start lost",
+        "a start is executed twice": "run too many",
+        "a signal is acknowledged and not executed": "signal lost",
+        "a signal has another payload": "signal changed",
+        "a write is acknowledged and not executed": "write lost",
+        "a write ignores the revision": "two winners",
+        "an increment is executed twice": "counted too often",
+        "an increment is acknowledged and not executed": "counted too rarely",
+        "a link is deleted": "link lost",
+        "a link is not deleted": "link too many",
         "a key is forgotten": "key forgotten",
         "an event is delivered twice": "event twice",
         "an event is acknowledged and lost": "event lost",
-        "a token is good twice": "token used twice",
-        "a change is half done": "change torn",
+        "a token is accepted twice": "token used twice",
+        "a change is half applied": "change torn",
         "a schedule misses a firing": "firing missing",
     }
 
@@ -415,38 +387,38 @@ class Liar:
         return send
 
     def changed(self, caller, again, method, path, body, headers):
-        """The answer to a request that is lied about; `None` = the truth is told."""
+        """Returns the falsified answer to a request, or `None` if the request is sent unchanged."""
         other = {**(headers or {}), "Idempotency-Key": (headers or {}).get("Idempotency-Key", "") + "-lie"}
-        # Each client is lied to about something else, so that no lie hides another.
+        # Each client gets other lies, so that no lie hides another.
         mine, key = caller.number % 4, (headers or {}).get("Idempotency-Key", "")
         if path == "/v1/runs" and key.startswith("start") and not again and "and another" not in json.dumps(body):
-            if mine == 0 and self.once("a start is acknowledged and not done"):
+            if mine == 0 and self.once("a start is acknowledged and not executed"):
                 return 201, {"id": str(uuid.uuid4()), "created": True}
-            if mine == 1 and self.once("a start is done twice"):
+            if mine == 1 and self.once("a start is executed twice"):
                 caller.send(method, path, without_id(body), other)
         elif path == "/v1/runs" and again and self.once("a key is forgotten"):
             return caller.send(method, path, without_id(body), {})
         elif "/signals/" in path:
-            if mine == 2 and self.once("a signal is acknowledged and not done"):
-                return 200, {"outcome": "taken"}
-            if mine == 3 and self.once("a signal brings something else"):
+            if mine == 2 and self.once("a signal is acknowledged and not executed"):
+                return 200, {"outcome": "consumed"}
+            if mine == 3 and self.once("a signal has another payload"):
                 return caller.send(method, path, {"n": -1}, headers)
-        elif path.startswith("/v1/kv/own") and method == "PUT" and "If-Match" in headers and self.once("a write is acknowledged and not done"):
+        elif path.startswith("/v1/kv/own") and method == "PUT" and "If-Match" in headers and self.once("a write is acknowledged and not executed"):
             return 200, {"created": False, "revision": int(headers["If-Match"].strip('"')) + 1}
         elif path.startswith("/v1/kv/shared") and method == "PUT":
             answer = caller.send(method, path, body, headers)
-            if answer[0] == 412 and self.once("a write does not look at the revision"):
+            if answer[0] == 412 and self.once("a write ignores the revision"):
                 return caller.send(method, path, body, {"Idempotency-Key": key + "-lie"})
             return answer
         elif path.endswith("/increment"):
-            if mine == 0 and self.once("an increment is done twice"):
+            if mine == 0 and self.once("an increment is executed twice"):
                 caller.send(method, path, body, other)
-            if mine == 1 and self.once("an increment is acknowledged and not done"):
+            if mine == 1 and self.once("an increment is acknowledged and not executed"):
                 return 200, {"value": 1, "revision": 1}
         elif path.startswith("/v1/links"):
-            if mine == 0 and method == "DELETE" and self.once("a link is not taken away"):
+            if mine == 0 and method == "DELETE" and self.once("a link is not deleted"):
                 return 200, {"deletedCount": 1}
-            if mine == 1 and method == "PUT" and self.once("a link is taken away"):
+            if mine == 1 and method == "PUT" and self.once("a link is deleted"):
                 answer = caller.send(method, path, body, headers)
                 ends = {"fromType": "client", "fromId": body["from"]["id"], "toType": "thing", "toId": body["to"]["id"]}
                 caller.send("DELETE", path + "?" + urllib.parse.urlencode(ends))
@@ -458,10 +430,10 @@ class Liar:
                 return 202, {"event": str(uuid.uuid4()), "created": True}
         elif path == "/v1/flows/resume" and key.endswith("-other"):
             answer = caller.send(method, path, body, headers)
-            if answer[0] == 410 and self.once("a token is good twice"):
+            if answer[0] == 410 and self.once("a token is accepted twice"):
                 return 200, {"status": "completed"}
             return answer
-        elif path == "/v1/data" and self.once("a change is half done"):
+        elif path == "/v1/data" and self.once("a change is half applied"):
             return caller.send(method, path, {"changes": body["changes"][:1]}, headers)
         return None
 
@@ -477,9 +449,7 @@ class World:
         self.settings = {"STEPWELL_ENGINE__LEASE": f"PT{LEASE:.0f}S", "STEPWELL_FLOWS__KEY_FILE": "flow.keys", "STEPWELL_LOG__FILTER": "warn",
                          "STEPWELL_SERVER__REQUESTS_PER_SECOND": "0"}
         if self.database:
-            self.settings["STEPWELL_DATABASE__URL"] = self.database.url("engine")
-            self.settings["STEPWELL_DATABASE__MIGRATE_URL"] = self.database.url("owner")
-            self.settings["STEPWELL_DATABASE__SCHEMA"] = self.database.place["schema"]
+            self.settings.update(self.database.settings())
         else:
             self.settings["STEPWELL_DATABASE__URL"] = "sqlite:oracle.sqlite"
         with open(os.path.join(self.folder, "flow.keys"), "w") as keys:
@@ -505,7 +475,7 @@ class World:
         return [client for tenant in self.tenants for client in tenant.clients]
 
     def hurt(self, chance, number):
-        """Hurts one process; first in each way once."""
+        """Disturbs one process; the first disturbances use each way once."""
         server = chance.choice(self.servers)
         ways = {"killed": 10, "stopped": 2, **({"session": 3, "database": 2} if self.database else {})}
         how = chance.choices(list(ways), list(ways.values()))[0] if number >= len(ways) else list(ways)[number]
@@ -530,7 +500,7 @@ class World:
             self.hurt(chance, number)
             if not self.options.json:
                 print(f"{number + 1} of {self.options.kills}: {dict(self.kills)}", file=sys.stderr)
-        # Until every lie has been told.
+        # Wait until every lie has been used.
         until = time.monotonic() + PATIENCE
         rest = {"a schedule misses a firing"}
         while self.liar and self.liar.left - rest and time.monotonic() < until:
@@ -545,7 +515,7 @@ class World:
         for client in self.clients:
             client.join(PATIENCE * 2)
             if client.is_alive():
-                raise SystemExit(f"client {client.number} does not end")
+                raise SystemExit(f"client {client.number} did not end")
             if client.failed:
                 raise SystemExit(f"client {client.number}: {client.failed!r}")
 
@@ -564,12 +534,12 @@ def moment(text):
 
 
 class Audit:
-    """Holds what a tenant has against its books."""
+    """Compares the data of a tenant with the records of its clients."""
 
     def __init__(self, tenant):
         self.tenant, self.world, self.findings = tenant, tenant.world, tenant.world.findings
         self.caller = Caller(self.world, 997, tenant.key)
-        # What is there is read as it is.
+        # The audit reads the data without lies.
         self.world.liar, self.checked = None, 0
 
     def get(self, path):
@@ -594,7 +564,7 @@ class Audit:
             self.findings.add(kind, what)
 
     def retried(self):
-        """A run whose process was killed under the same step again and again stands still, and says so: somebody retries it."""
+        """Retries runs that failed because their process was killed too often in the same step. Any other failure is a finding."""
         crashed = [run["id"] for name in WORKFLOWS for run in self.pages(f"/v1/runs?workflow={name}&status=failed")]
         for run in crashed:
             error = (self.get(f"/v1/runs/{run}") or {}).get("error") or {}
@@ -606,7 +576,7 @@ class Audit:
         return bool(crashed)
 
     def settled(self):
-        """Waits until nothing is under way any more, but not for ever: what stands still then is a finding."""
+        """Waits until no run is active, up to a time limit. A run that is still active then causes a finding later."""
         until = time.monotonic() + (PATIENCE if not self.world.options.plant else 4)
         while time.monotonic() < until:
             if self.retried():
@@ -620,14 +590,14 @@ class Audit:
     def schedule(self):
         shown = self.get("/v1/schedules/tick")
         due = round(moment(shown["nextFirings"][0]) - self.tenant.first_firing)
-        self.expect("firing missing", shown["fired"] >= due, f"{due} were due, {shown['fired']} fired")
-        self.expect("firing twice", shown["fired"] <= due, f"{due} were due, {shown['fired']} fired")
+        self.expect("firing missing", shown["fired"] >= due, f"{due} firings were due, {shown['fired']} happened")
+        self.expect("firing twice", shown["fired"] <= due, f"{due} firings were due, {shown['fired']} happened")
         self.caller.do("schedule refused", "DELETE", "/v1/schedules/tick")
 
     def ticks(self):
         fired, counted = self.get("/v1/schedules/tick")["fired"], self.keys("ticks").get("all", 0)
         runs = sum(1 for _ in self.pages("/v1/runs?workflow=tick"))
-        self.expect("firing lost", runs == fired == counted, f"{fired} fired, {runs} runs, {counted} counted")
+        self.expect("firing lost", runs == fired == counted, f"{fired} firings, {runs} runs, {counted} counted")
 
     def run(self):
         self.schedule()
@@ -643,7 +613,7 @@ class Audit:
         self.links(clients)
 
     def counts(self, kind, found, wanted):
-        """Each was counted once, and nothing else was."""
+        """Checks that each name was counted once, and no other was."""
         for name in wanted:
             self.expect(f"{kind} lost", found.get(name, 0) >= 1, name)
             self.expect(f"{kind} twice", found.get(name, 0) <= 1, f"{name}: {found.get(name)} times")
@@ -665,7 +635,7 @@ class Audit:
                 shown = self.get(f"/v1/runs/{run}")
                 ended = shown["status"] == "completed"
                 self.expect("signal lost", ended, f"{name}: {shown['status']} {shown.get('error')}")
-                self.expect("signal changed", not ended or shown["result"] == brought, f"{name}: {shown.get('result')}, not {brought}")
+                self.expect("signal changed", not ended or shown["result"] == brought, f"{name}: got {shown.get('result')}, expected {brought}")
         rung = self.keys("rung")
         for name, count in rung.items():
             self.expect("ring twice", count == 1 and name in signalled, f"{name}: {count}")
@@ -681,13 +651,13 @@ class Audit:
         own, counts, left, right = (self.keys(name) for name in ("own", "counts", "left", "right"))
         for client in clients:
             name, book = f"client-{client.number}", client.books
-            self.expect("write lost", own.get(name) == (book.value or (None,))[0], f"{name}: {own.get(name)}, not {book.value}")
+            self.expect("write lost", own.get(name) == (book.value or (None,))[0], f"{name}: got {own.get(name)}, expected {book.value}")
             count = counts.get(name, 0)
-            self.expect("counted too often", count <= book.counted, f"{name}: {count}, not {book.counted}")
-            self.expect("counted too rarely", count >= book.counted, f"{name}: {count}, not {book.counted}")
+            self.expect("counted too often", count <= book.counted, f"{name}: got {count}, expected {book.counted}")
+            self.expect("counted too rarely", count >= book.counted, f"{name}: got {count}, expected {book.counted}")
             both = (left.get(name, 0), right.get(name, 0))
             self.expect("change torn", both[0] == both[1], f"{name}: {both}")
-            self.expect("change lost", book.changed in both, f"{name}: {both}, not {book.changed}")
+            self.expect("change lost", book.changed in both, f"{name}: got {both}, expected {book.changed}")
         wins = {}
         for client in clients:
             for place, value in client.books.wins.items():
@@ -710,15 +680,15 @@ class Audit:
 
 
 def options():
-    parser = argparse.ArgumentParser(description="Breaks the server while it keeps books of what the server has acknowledged.")
-    parser.add_argument("--stepwell", required=True, help="the program `stepwell`")
-    parser.add_argument("--bench", required=True, help="the program `stepwell-bench`, which runs PostgreSQL")
+    parser = argparse.ArgumentParser(description="Kills and stops servers under load, and checks every acknowledged effect.")
+    parser.add_argument("--stepwell", required=True, help="path of the program `stepwell`")
+    parser.add_argument("--bench", required=True, help="path of the program `stepwell-bench`, which runs PostgreSQL")
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--kills", type=int, default=100, help="how often something is killed or stopped")
-    parser.add_argument("--clients", type=int, default=4, help="clients of each tenant")
+    parser.add_argument("--kills", type=int, default=100, help="number of kills, stops and other disturbances")
+    parser.add_argument("--clients", type=int, default=4, help="number of clients of each tenant")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--plant", action="store_true", help="lie to the clients: each lie must be found")
-    parser.add_argument("--json", action="store_true", help="JSON only")
+    parser.add_argument("--plant", action="store_true", help="falsify requests and answers; each falsification must be detected")
+    parser.add_argument("--json", action="store_true", help="print the JSON result only")
     given = parser.parse_args()
     given.stepwell, given.bench = os.path.abspath(given.stepwell), os.path.abspath(given.bench)
     return given

@@ -1,4 +1,4 @@
-"""Keeps schemathesis from two things: taking away the key it asks with, and calling a request right whose header is not."""
+"""Keeps schemathesis from revoking its own API key, and from treating requests with invalid headers as valid."""
 
 import os
 
@@ -7,17 +7,18 @@ from schemathesis.core.parameters import ParameterLocation
 from schemathesis.generation.meta import CoveragePhaseData
 
 OWN = os.environ["STEPWELL_KEY"].split("_")[2]
-NOBODY = "0" * len(OWN)
+UNUSED_ID = "0" * len(OWN)
 
 
 @schemathesis.hook
 def before_call(context, case, **kwargs):
-    # Revoking and rotating are tried on every other key.
+    # Every other key may be revoked and rotated.
     parameters = case.path_parameters or {}
     if parameters.get("id") == OWN and case.path.startswith("/v1/apikeys/"):
-        parameters["id"] = NOBODY
-    # Its coverage makes header values of letters and digits only. Where a pattern wants others (a tag is in quotes), it
-    # fills in something wrong and calls the request right; all of these headers may be left out.
+        parameters["id"] = UNUSED_ID
+    # The coverage phase generates header values of letters and digits only. Where a pattern needs other characters (an
+    # entity tag is quoted), it sends an invalid value and treats the request as valid. All of these headers are
+    # optional, so remove them.
     data = case.meta.phase.data if case.meta else None
     if isinstance(data, CoveragePhaseData) and data.parameter_location != ParameterLocation.HEADER:
         without_wrong_headers(case)

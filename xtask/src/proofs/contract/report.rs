@@ -1,4 +1,4 @@
-//! What schemathesis reports, line by line: every request, what was answered, and what of it is wrong.
+//! Reads the report of schemathesis: every request, its response, and failed checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -7,18 +7,18 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// What a run of schemathesis came to.
+/// The counts and failures of one run of schemathesis.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) requests: u64,
     pub(super) server_errors: u64,
-    /// Requests that nobody answered in time.
+    /// Number of requests without a response in time.
     pub(super) unanswered: u64,
-    /// What was asked, as schemathesis calls it.
+    /// Labels of the tested operations, such as `GET /v1/runs`.
     pub(super) operations: BTreeSet<String>,
-    /// Requests by phase.
+    /// Number of requests by phase.
     pub(super) phases: BTreeMap<String, u64>,
-    /// What is wrong, for a person.
+    /// Failures as readable text.
     pub(super) failures: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl Report {
         if let Some(scenario) = event.get("ScenarioFinished") {
             self.scenario(scenario);
         }
-        // Something that schemathesis itself could not do.
+        // Errors of schemathesis itself.
         for name in ["NonFatalError", "FatalError"] {
             if let Some(error) = event.get(name) {
                 self.failures.push(format!("{name}: {error}"));
@@ -57,7 +57,7 @@ impl Report {
             let phase = scenario["phase"].as_str().unwrap_or_default().to_lowercase();
             *self.phases.entry(phase).or_default() += 1;
         }
-        // A chain of several operations is not called after any of them.
+        // The label of a chain of several operations is not an operation.
         if let Some(label) = recorder["label"].as_str().filter(|label| label.contains(" /")) {
             self.operations.insert(label.to_owned());
         }
@@ -68,13 +68,13 @@ impl Report {
     }
 }
 
-/// What is wrong with an answer, and what had been asked.
+/// Formats a failed check with its request and response.
 fn told(check: &Value, interaction: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let failure = &check["failure_info"]["failure"];
     let (request, response) = (&interaction["request"], &interaction["response"]);
     format!(
-        "{} of {}: {}\n  asked: {} {} {}\n  answered: {} {}",
+        "{} of {}: {}\n  request: {} {} {}\n  response: {} {}",
         text(&check["name"]),
         text(&failure["operation"]),
         text(&failure["message"]).replace('\n', " "),
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_and_what_is_wrong_with_their_answers_are_counted() {
+    fn requests_and_failures_are_counted() {
         let answered = |status: u64| json!({"request": {"method": "GET", "uri": "/a"}, "response": {"status_code": status}});
         let failed = json!({"name": "a_check", "status": "failure",
             "failure_info": {"failure": {"operation": "GET /a", "message": "It is wrong"}}});

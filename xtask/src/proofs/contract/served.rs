@@ -1,4 +1,4 @@
-//! A server of the proof's own: on a folder of its own, with the examples, a key that may do everything, and something in it.
+//! The server of this proof, in its own folder, with the examples, an API key with every permission, and test data.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use crate::process;
 
-/// How long it may take to start, and a verb to be answered.
+/// Time limit for the start of the server and for one command.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How schemathesis asks and judges.
+/// Content of the settings file of schemathesis.
 const SETTINGS: &str = include_str!("schemathesis.toml");
 const GUARD: &str = include_str!("guard.py");
 
-/// A workflow that takes any input.
+/// A workflow that accepts any input.
 const GREET: &str = include_str!("greet.yaml");
 
-/// What is in the server before it is asked anything: verbs of the command line. The ids of runs are in the settings too.
+/// Commands that create the test data. The ids of runs are repeated in `schemathesis.toml`.
 const FILLED: &[&[&str]] = &[
     &["workflow", "publish", "greet", "greet.yaml", "--activate"],
     &["run", "start", "greet", "--id", "00000000-0000-4000-8000-000000000001"],
@@ -48,7 +48,7 @@ const FILLED: &[&[&str]] = &[
     &["apikey", "create", "another", "--permission", "workflow:view"],
 ];
 
-/// The server, our child, which does not outlive this.
+/// A server child process. Dropping it kills the process.
 pub(super) struct Served {
     child: Child,
     stepwell: PathBuf,
@@ -58,7 +58,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Starts it, and waits until it listens.
+    /// Starts the server and waits until it listens.
     pub(super) fn start(stepwell: &Path, folder: &Path) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
         fs::write(folder.join("schemathesis.toml"), SETTINGS).map_err(failed)?;
@@ -69,17 +69,17 @@ impl Served {
             .args(["dev", "--data", "data", "--listen", "127.0.0.1:0"])
             .current_dir(folder)
             .env_remove("DATABASE_URL")
-            // Nobody is asked to wait: what comes of waiting is shown elsewhere.
+            // Keep waits short; waiting is tested elsewhere.
             .env("STEPWELL_SERVER__MAX_WAIT", "20ms")
-            // Whoever asks this much, and with wrong credentials on purpose, would be told to wait.
+            // Turn rate limits off: the many requests, some with wrong credentials on purpose, would be throttled.
             .env("STEPWELL_SERVER__REQUESTS_PER_SECOND", "0")
-            .env("STEPWELL_SERVER__OPEN_PER_SECOND", "0")
-            .env("STEPWELL_SERVER__GUESSES_PER_MINUTE", "0")
+            .env("STEPWELL_SERVER__ANONYMOUS_REQUESTS_PER_SECOND", "0")
+            .env("STEPWELL_SERVER__AUTH_FAILURES_PER_MINUTE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
-            .map_err(|error| format!("the server cannot be started: {error}"))?;
+            .map_err(|error| format!("cannot start the server: {error}"))?;
         let (say, said) = mpsc::channel();
         if let Some(output) = child.stdout.take() {
             thread::spawn(move || {
@@ -90,7 +90,7 @@ impl Served {
         let (stepwell, folder) = (stepwell.to_owned(), folder.to_owned());
         let mut served = Served { child, stepwell, key: String::new(), url, folder };
         if !served.url.starts_with("http://") {
-            return Err(format!("the server did not say where it listens:\n{}", served.log()?));
+            return Err(format!("the server did not print its address:\n{}", served.log()?));
         }
         let key = served.folder.join("data/dev.key");
         let text = fs::read_to_string(&key).map_err(|error| format!("{}: {error}", key.display()))?;
@@ -98,7 +98,7 @@ impl Served {
         Ok(served)
     }
 
-    /// Puts something into it, so that there are runs, keys, links and names to be found.
+    /// Creates the test data: runs, keys, links and names that requests can refer to.
     pub(super) fn fill(&self) -> Result<(), String> {
         FILLED.iter().try_for_each(|verb| self.verb(verb))
     }
@@ -111,13 +111,13 @@ impl Served {
         process::succeeded(&command, captured.status)
     }
 
-    /// Puts a contract into the folder.
+    /// Writes a contract into the folder.
     pub(super) fn keep(&self, name: &str, contract: &Value) -> Result<(), String> {
         let file = self.folder.join(name);
         fs::write(&file, contract.to_string()).map_err(|error| format!("{}: {error}", file.display()))
     }
 
-    /// It still lives, it answers, and nothing in it has panicked.
+    /// Checks that the server still answers and that nothing in it has panicked.
     pub(super) fn is_well(&self) -> Result<(), String> {
         self.verb(&["workflow", "list"])?;
         let log = self.log()?;
@@ -132,7 +132,7 @@ impl Served {
         fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
     }
 
-    /// Schemathesis, about to ask it what a contract says.
+    /// Returns a schemathesis command that tests the server against a contract.
     pub(super) fn schemathesis(&self, program: &Path, contract: &str, checks: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.folder).env("STEPWELL_KEY", &self.key);
