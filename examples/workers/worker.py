@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A worker for Stepwell: it asks the server for tasks, does them, and says what came of them.
+"""A worker for Stepwell: polls the server for tasks, executes them and reports the results.
 
-It needs nothing but Python 3.9. Put your own functions into ACTIONS; each takes the input and a `Task`, and gives the
-output. Raise `Failed` to say why something went wrong. Start as many workers as you like: a task is one worker's at a time.
+Requires only Python 3.9. Add your functions to ACTIONS. A function gets the input and a `Task`, and returns the
+output. It raises `Failed` to report an error. Any number of workers may run: a task is leased to one worker at a time.
 
     STEPWELL_URL=http://127.0.0.1:7077 STEPWELL_KEY=… python3 worker.py
 """
@@ -22,39 +22,41 @@ URL = os.environ.get("STEPWELL_URL", "http://127.0.0.1:7077").rstrip("/")
 KEY = os.environ.get("STEPWELL_KEY", "")
 NAME = os.environ.get("WORKER_NAME", f"{socket.gethostname()}-{os.getpid()}")
 LEASE_S = int(os.environ.get("WORKER_LEASE_S", "30"))
-WAIT_S = 5
-LONGEST_PAUSE_S = 30.0
+POLL_S = 5
+REPORT_RETRIES = 20
+MAX_BACKOFF_S = 30.0
 
 stopping = threading.Event()
 
 
 class Failed(Exception):
-    """Why a task has failed. A final failure is not tried again."""
+    """The error of a task. A final error is not retried."""
 
     def __init__(self, code, message, final=False):
         super().__init__(message)
         self.code, self.message, self.final = code, message, final
 
 
-class Gone(Exception):
-    """The task is not this worker's any more."""
+class LeaseLost(Exception):
+    """The lease on the task is no longer valid."""
 
 
 class Task:
-    """What a function may want to know beside its input."""
+    """A leased task, without its input."""
 
-    def __init__(self, given):
-        self.id, self.fence = given["id"], given["fence"]
-        self.action, self.attempt = given["action"], given["attempt"]
-        # The same for every try: give it to whatever you call, so that it does the same thing once.
-        self.idempotency_key = given["idempotencyKey"]
+    def __init__(self, leased):
+        self.id, self.fence = leased["id"], leased["fence"]
+        self.action, self.attempt = leased["action"], leased["attempt"]
+        # The same for every attempt. Pass it to the services you call, so that a retry has no second effect.
+        self.idempotency_key = leased["idempotencyKey"]
+        # Shown with the task in the API, for example its progress. Sent with the next heartbeat.
         self.note = None
-        self.gone = threading.Event()
+        self.lease_lost = threading.Event()
 
     def check(self):
-        """Raises if somebody else has the task by now. Call it now and then in long work."""
-        if self.gone.is_set():
-            raise Gone()
+        """Raises `LeaseLost` if the lease is no longer valid. Call it regularly in long work."""
+        if self.lease_lost.is_set():
+            raise LeaseLost()
 
 
 def shout(given, task):
@@ -63,110 +65,111 @@ def shout(given, task):
         task.check()
         time.sleep(0.05)
     if not isinstance(given.get("text"), str):
-        raise Failed("noText", "there is no text to shout", final=True)
+        raise Failed("noText", "`text` must be a string", final=True)
     return {"text": given["text"].upper()}
 
 
 ACTIONS = {"text.shout": shout}
 
 
-def ask(path, body):
-    """Asks the server; gives what it answers. Raises `Gone` if it says that the task is somebody else's."""
+def post(path, body):
+    """Sends a request and returns the response body. Raises `LeaseLost` if the server reports a lost lease."""
     request = urllib.request.Request(
         URL + path,
         data=json.dumps(body).encode(),
         headers={"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=WAIT_S + 30) as answer:
-            text = answer.read()
+        with urllib.request.urlopen(request, timeout=POLL_S + 30) as response:
+            text = response.read()
             return json.loads(text) if text else None
     except urllib.error.HTTPError as error:
         if error.code == 409 and json.loads(error.read() or b"{}").get("code") == "taskGone":
-            raise Gone() from None
+            raise LeaseLost() from None
         raise
 
 
-def may_pass(error):
-    """The same request may succeed later: the server is away, or has too much to do."""
+def is_retryable(error):
+    """Returns True if the same request may succeed later: the server is unreachable or overloaded."""
     return not isinstance(error, urllib.error.HTTPError) or error.code == 429 or error.code >= 500
 
 
-def pause(tries):
-    """Waits ever longer, and not everybody for the same time."""
-    stopping.wait(random.uniform(0.5, 1.0) * min(LONGEST_PAUSE_S, 0.25 * 2 ** min(tries, 10)))
+def backoff_s(attempts):
+    """Returns the delay before the next attempt: exponential, with jitter."""
+    return random.uniform(0.5, 1.0) * min(MAX_BACKOFF_S, 0.25 * 2 ** min(attempts, 10))
 
 
-def tell(task, what, body):
-    """Says what came of a task, again and again if the server is away. To say it twice does no harm."""
-    tries = 0
+def report(task, outcome, body):
+    """Reports the outcome of a task, with retries. Reporting it twice has no second effect."""
+    attempts = 0
     while True:
         try:
-            ask(f"/v1/tasks/{task.id}/{what}", {"fence": task.fence, **body})
+            post(f"/v1/tasks/{task.id}/{outcome}", {"fence": task.fence, **body})
             return
-        except Gone:
-            print(f"{NAME}: {task.id} was given to somebody else", flush=True)
+        except LeaseLost:
+            print(f"{NAME}: {task.id}: the lease is no longer valid", flush=True)
             return
         except OSError as error:
-            if not may_pass(error) or tries == 20:
-                print(f"{NAME}: what came of {task.id} could not be told: {error}", file=sys.stderr, flush=True)
+            if not is_retryable(error) or attempts == REPORT_RETRIES:
+                message = f"{NAME}: the outcome of {task.id} could not be reported: {error}"
+                print(message, file=sys.stderr, flush=True)
                 return
-            time.sleep(random.uniform(0.5, 1.0) * min(LONGEST_PAUSE_S, 0.25 * 2 ** min(tries, 10)))
-            tries += 1
+            time.sleep(backoff_s(attempts))
+            attempts += 1
 
 
-def keep(task, done):
-    """Says that the worker is still at it, three times in a lease."""
+def send_heartbeats(task, done):
+    """Renews the lease three times per lease period until the task is done."""
     while not done.wait(LEASE_S / 3):
         try:
-            ask(f"/v1/tasks/{task.id}/heartbeat", {"fence": task.fence, "lease": f"{LEASE_S}s", "note": task.note})
-        except Gone:
-            task.gone.set()
+            post(f"/v1/tasks/{task.id}/heartbeat", {"fence": task.fence, "lease": f"{LEASE_S}s", "note": task.note})
+        except LeaseLost:
+            task.lease_lost.set()
             return
         except OSError as error:
-            print(f"{NAME}: no heartbeat: {error}", file=sys.stderr, flush=True)
+            print(f"{NAME}: heartbeat failed: {error}", file=sys.stderr, flush=True)
 
 
-def work(given):
-    """Does one task."""
-    task, done = Task(given), threading.Event()
+def execute(leased):
+    """Executes one task and reports its outcome."""
+    task, done = Task(leased), threading.Event()
     print(f"{NAME}: {task.action} {task.id} fence {task.fence} attempt {task.attempt}", flush=True)
-    heart = threading.Thread(target=keep, args=(task, done), daemon=True)
-    heart.start()
+    heartbeats = threading.Thread(target=send_heartbeats, args=(task, done), daemon=True)
+    heartbeats.start()
     try:
-        what, body = "complete", {"output": ACTIONS[task.action](given["input"], task)}
-    except Gone:
-        what, body = None, None
+        outcome, body = "complete", {"output": ACTIONS[task.action](leased["input"], task)}
+    except LeaseLost:
+        outcome, body = None, None
     except Failed as failed:
         error = {"code": failed.code, "message": failed.message}
-        what, body = "fail", {"error": error, "final": failed.final}
-    except Exception as error:  # whatever it is, the run is to hear of it
-        what, body = "fail", {"error": {"code": type(error).__name__, "message": str(error)[:4000]}}
+        outcome, body = "fail", {"error": error, "final": failed.final}
+    except Exception as error:  # an unexpected error is reported too, so that the run can retry
+        outcome, body = "fail", {"error": {"code": type(error).__name__, "message": str(error)[:4000]}}
     finally:
         done.set()
-    heart.join()
-    if what and not task.gone.is_set():
-        tell(task, what, body)
+    heartbeats.join()
+    if outcome and not task.lease_lost.is_set():
+        report(task, outcome, body)
 
 
 def main():
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, lambda *_: stopping.set())
-    wanted = {"actions": list(ACTIONS), "worker": NAME, "lease": f"{LEASE_S}s"}
-    print(f"{NAME}: asks {URL} for {', '.join(ACTIONS)}", flush=True)
-    tries = 0
+    poll = {"actions": list(ACTIONS), "worker": NAME, "lease": f"{LEASE_S}s"}
+    print(f"{NAME}: polling {URL} for {', '.join(ACTIONS)}", flush=True)
+    attempts = 0
     while not stopping.is_set():
         try:
-            tasks, tries = ask(f"/v1/tasks/poll?wait={WAIT_S}s", wanted)["tasks"], 0
+            tasks, attempts = post(f"/v1/tasks/poll?wait={POLL_S}s", poll)["tasks"], 0
         except OSError as error:
-            if not may_pass(error):
-                sys.exit(f"{NAME}: the server refuses: {error}")
-            print(f"{NAME}: the server is away: {error}", file=sys.stderr, flush=True)
-            pause(tries)
-            tries += 1
+            if not is_retryable(error):
+                sys.exit(f"{NAME}: the server refused the request: {error}")
+            print(f"{NAME}: cannot reach the server: {error}", file=sys.stderr, flush=True)
+            stopping.wait(backoff_s(attempts))
+            attempts += 1
             continue
-        for given in tasks:
-            work(given)
+        for leased in tasks:
+            execute(leased)
 
 
 if __name__ == "__main__":
