@@ -227,7 +227,8 @@ fn sorted_fields(case: &Case, got: &Got) -> bool {
     match (value, got) {
         (Value::String(expected), Value::String(got)) => {
             let object = |text: &str| serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
-            object(expected).is_some() && object(expected) == object(got)
+            // Other orders of the same fields have the same length.
+            expected.len() == got.len() && object(expected).is_some() && object(expected) == object(got)
         }
         _ => walks_fields(&case.expr) && case::same(value, got, true),
     }
