@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::check::Location;
 use crate::definition::{Definition, PlaceKind};
 use crate::ids::Name;
-use crate::spec::{Place, Spec, TransitionTrigger, TriggerKind};
+use crate::spec::{ActionSpec, Place, Spec, TransitionTrigger, TriggerKind};
 
 /// The features a definition needs. Each lists the transitions or places that need it, in the order of the
 /// definition.
@@ -82,12 +82,13 @@ pub(crate) fn needs_durable_run(spec: &Spec) -> Vec<(Location, &'static str)> {
             TransitionTrigger::AfterMs(_) | TransitionTrigger::Until(_) | TransitionTrigger::After(_)
         );
         let is_retried = transition.retry.as_ref().is_some_and(|retry| retry.attempts > 0);
-        let what = match (is_timer, is_retried) {
-            (true, _) => "timer or timeout",
-            (false, true) => "retries",
-            (false, false) => continue,
-        };
-        found.push((Location::Transition(transition.id.clone()), what));
+        let needs = [
+            is_timer.then_some("timer or timeout"),
+            is_retried.then_some("retries"),
+            transition.action.as_ref().and_then(durable_data),
+        ];
+        let at = || Location::Transition(transition.id.clone());
+        found.extend(needs.into_iter().flatten().map(|what| (at(), what)));
     }
     for trigger in &spec.triggers {
         if !matches!(trigger.on, TriggerKind::Manual {}) {
@@ -97,8 +98,18 @@ pub(crate) fn needs_durable_run(spec: &Spec) -> Vec<(Location, &'static str)> {
     found
 }
 
+/// Returns a noun for the data of a built-in action that only durable runs have.
+fn durable_data(action: &ActionSpec) -> Option<&'static str> {
+    if action.name.starts_with("document.") {
+        return Some("documents");
+    }
+    let is_shared = action.name.starts_with("state.") && action.input["scope"] == "execution";
+    is_shared.then_some("slot of the scope `execution`")
+}
+
 impl Definition {
-    /// Returns the parts that only a durable run can have: timers, children, waits for events, retries and triggers.
+    /// Returns the parts that only a durable run can have: timers, children, waits for events, retries,
+    /// triggers, documents and slots that a run shares with its descendants.
     pub fn needs_durable_run(&self) -> Vec<(Location, &'static str)> {
         needs_durable_run(self.spec())
     }

@@ -260,6 +260,17 @@ pub enum Precondition {
     Exactly(u64),
 }
 
+impl fmt::Display for Precondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Precondition::Anything => f.write_str("anything"),
+            Precondition::Absent => f.write_str("no value"),
+            Precondition::Live(revision) => write!(f, "a value with revision {revision}"),
+            Precondition::Exactly(revision) => write!(f, "revision {revision}"),
+        }
+    }
+}
+
 /// The value that an operation starts from if the cell has none.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Initial {
@@ -290,7 +301,7 @@ pub struct OpResult {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CellError {
     /// The cell does not meet the condition of the write.
-    #[error("expected {expected:?}, found revision {revision}{}", if *live { "" } else { " and no value" })]
+    #[error("expected {expected}, found revision {revision}{}", if *live { "" } else { " without a value" })]
     Conflict {
         expected: Precondition,
         /// The cell's current revision.
@@ -351,7 +362,10 @@ impl CellWrite {
         let unchanged = OpResult { revision, created: false, existed, value: None };
         let Done { value, result } = match &self.op {
             CellOp::Check => return Ok((None, unchanged)),
-            CellOp::Delete if !existed => return Ok((None, unchanged)),
+            // A slot that was never written gets a tombstone, so that it no longer counts as its initial value.
+            CellOp::Delete if !existed && (revision > 0 || self.key.space == Space::Kv) => {
+                return Ok((None, unchanged));
+            }
             CellOp::Delete => Done { value: None, result: None },
             op => op.run(self.start(live, revision))?,
         };

@@ -189,6 +189,8 @@ pub enum ResultPart {
     Created,
     /// True if the key had a value before, or a link was deleted.
     Existed,
+    /// True if the operation returned a value, such as the item of a removal.
+    Found,
 }
 
 impl ResultPart {
@@ -199,6 +201,7 @@ impl ResultPart {
             ResultPart::Revision => result.revision.into(),
             ResultPart::Created => result.created.into(),
             ResultPart::Existed => result.existed.into(),
+            ResultPart::Found => result.value.is_some().into(),
         }
     }
 }
