@@ -9,9 +9,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepwell_core::schema::SchemaViolation;
 use stepwell_core::{Failure, Name};
+use stepwell_store::StoreError;
 
 use crate::actor::Permission;
 use crate::cx::Cx;
+use crate::data::DataError;
 use crate::host::BoxFuture;
 
 /// An async function that runs before a transition is committed. Its arguments are a [`Cx`], or a [`Cx`] and an input
@@ -119,13 +121,26 @@ impl<E: std::error::Error + 'static> From<E> for ActionError {
         if let Some(failure) = (&error as &dyn std::any::Any).downcast_ref::<Failure>() {
             return ActionError(failure.clone());
         }
+        let code = code_of(&error);
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(source) = cause {
             message = format!("{message}: {source}");
             cause = source.source();
         }
-        ActionError::new("error", message)
+        match code {
+            "invalid" | "denied" | "keyReused" => ActionError::new(code, message).non_retryable(),
+            code => ActionError::new(code, message),
+        }
+    }
+}
+
+/// Returns the code of an error of the data store, or `error` for other errors.
+fn code_of(error: &dyn std::any::Any) -> &'static str {
+    match (error.downcast_ref::<DataError>(), error.downcast_ref::<StoreError>()) {
+        (Some(data), _) => data.code(),
+        (_, Some(StoreError::Unavailable(_))) => "unavailable",
+        _ => "error",
     }
 }
 
@@ -163,7 +178,13 @@ pub struct ActionInfo {
     pub is_remote: bool,
     /// JSON pointers into the input. Secrets are allowed there and below. Default: none, which allows no secrets.
     pub secret_fields: Vec<String>,
+    /// The action only stages changes, so a remote worker can stage it with the result of its task.
+    #[serde(rename = "stageable")]
+    pub is_stageable: bool,
 }
+
+/// The `format` of input fields that hold the text of an expression.
+pub(crate) const EXPRESSION_FORMAT: &str = "expression";
 
 /// The schema keyword for editor hints.
 const HINTS: &str = "x-workflow-editor";
@@ -187,6 +208,7 @@ impl ActionInfo {
             icon: "zap".to_owned(),
             secret_fields: Vec::new(),
             is_remote: false,
+            is_stageable: false,
         }
     }
 
@@ -201,6 +223,13 @@ impl ActionInfo {
     #[must_use]
     pub fn without_side_effects(mut self) -> Self {
         self.has_side_effects = false;
+        self
+    }
+
+    /// Declares that the action only stages changes: it may read, but has no effect before its commit.
+    #[must_use]
+    pub(crate) fn stageable(mut self) -> Self {
+        self.is_stageable = true;
         self
     }
 
@@ -245,6 +274,15 @@ impl ActionInfo {
     pub fn hint(mut self, field: &str, hint: Value) -> Self {
         if let Some(Value::Object(schema)) = self.input.pointer_mut(&format!("/properties/{field}")) {
             schema.insert(HINTS.to_owned(), hint);
+        }
+        self
+    }
+
+    /// Declares that a field of the input holds the text of an expression, which is checked before a workflow runs.
+    #[must_use]
+    pub(crate) fn expression(mut self, field: &str) -> Self {
+        if let Some(Value::Object(schema)) = self.input.pointer_mut(&format!("/properties/{field}")) {
+            schema.insert("format".to_owned(), EXPRESSION_FORMAT.into());
         }
         self
     }

@@ -279,13 +279,17 @@ pub(crate) fn equip(builder: Builder) -> Builder {
             send_out,
         )
         .describe("workflow.call", |info| {
-            info.group("workflow").icon("git-fork").permission(Permission::Manage)
+            info.group("workflow").icon("git-fork").permission(Permission::Manage).stageable()
         })
-        .describe("workflow.start", |info| info.group("workflow").icon("play").permission(Permission::Manage))
+        .describe("workflow.start", |info| {
+            info.group("workflow").icon("play").permission(Permission::Manage).stageable()
+        })
         .describe("workflow.signal", |info| {
-            info.group("workflow").icon("bell").permission(Permission::Manage)
+            info.group("workflow").icon("bell").permission(Permission::Manage).stageable()
         })
-        .describe("event.emit", |info| info.group("workflow").icon("radio").permission(Permission::Manage))
+        .describe("event.emit", |info| {
+            info.group("workflow").icon("radio").permission(Permission::Manage).stageable()
+        })
         .describe("log", |info| info.group("data").icon("file-text"))
         .describe("transform", |info| info.group("data").icon("shuffle").without_side_effects())
         .describe("flow.useStrategy", |info| info.group("flow").icon("pause"))

@@ -3,9 +3,10 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use stepwell_core::expr::Expr;
 use stepwell_core::{Definition, Name};
 
-use crate::action::ActionInfo;
+use crate::action::{ActionInfo, EXPRESSION_FORMAT};
 
 /// A problem with an action call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -71,14 +72,15 @@ impl<'a> InputCheck<'a> {
         if is_dynamic(input) {
             return;
         }
+        if let Some(allowed) = constants(schema) {
+            if !allowed.contains(&input) {
+                let words: Vec<_> = allowed.iter().map(ToString::to_string).collect();
+                self.problem(format!("must be one of {}", words.join(", ")));
+            }
+            return;
+        }
         if let Some(Value::Array(choices)) = schema.get("anyOf").or_else(|| schema.get("oneOf")) {
             return self.check_choices(choices, input);
-        }
-        if let Some(Value::Array(allowed)) = schema.get("enum")
-            && !allowed.contains(input)
-        {
-            let words: Vec<_> = allowed.iter().map(ToString::to_string).collect();
-            return self.problem(format!("is one of {}", words.join(", ")));
         }
         // A single value counts as a list with one item.
         if let (true, false, Some(items)) =
@@ -89,7 +91,13 @@ impl<'a> InputCheck<'a> {
         if let Some(wanted) = wanted_types(schema)
             && !wanted.iter().any(|kind| is_of(kind, input))
         {
-            return self.problem(format!("is {}, not {}", wanted.join(" or "), word(input)));
+            return self.problem(format!("must be {}, not {}", wanted.join(" or "), word(input)));
+        }
+        if let (Some(EXPRESSION_FORMAT), Some(text)) =
+            (schema.get("format").and_then(Value::as_str), input.as_str())
+            && let Err(error) = Expr::parse(text)
+        {
+            return self.problem(format!("is not a valid expression: {error}"));
         }
         match input {
             Value::Object(fields) => self.check_fields(schema, fields),
@@ -112,7 +120,7 @@ impl<'a> InputCheck<'a> {
             tried.problems.is_empty()
         });
         if !fits {
-            self.problem("matches none of the allowed schemas".to_owned());
+            self.problem("must match one of the allowed schemas".to_owned());
         }
     }
 
@@ -156,6 +164,16 @@ fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let reference =
         schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
     reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
+}
+
+/// Returns the values that a schema allows, if it lists them: as `enum`, or as a choice of constants with a description
+/// each.
+fn constants(schema: &Value) -> Option<Vec<&Value>> {
+    if let Some(Value::Array(allowed)) = schema.get("enum") {
+        return Some(allowed.iter().collect());
+    }
+    let choices = schema.get("oneOf")?.as_array()?;
+    choices.iter().map(|choice| choice.get("const")).collect()
 }
 
 fn is_dynamic(input: &Value) -> bool {

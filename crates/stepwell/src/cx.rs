@@ -34,7 +34,7 @@ use crate::host::Host;
 use crate::loaded_run::LoadedRun;
 use crate::observe::{Attempt, ObservedRun, SpanId, traceparent};
 use crate::predictions::overlaid;
-use crate::registry::Workflow;
+use crate::registry::{OWN, Workflow};
 use crate::start::{Start, run_of};
 
 /// The context of an action. Clones share the same context.
@@ -443,6 +443,22 @@ impl Cx {
         self.stage(|staged| staged.bindings.push((op, part, pointer)))
     }
 
+    /// Returns the number of results bound so far.
+    pub(crate) fn bindings(&self) -> usize {
+        self.lock().as_ref().map_or(0, |staged| staged.bindings.len())
+    }
+
+    /// Moves the results bound after the first `from` ones into a field of the output, or drops them without a field.
+    pub(crate) fn move_bindings(&self, from: usize, field: Option<&str>) {
+        let mut staged = self.lock();
+        let Some(bindings) = staged.as_mut().map(|staged| &mut staged.bindings) else { return };
+        let Some(field) = field else { return bindings.truncate(from) };
+        let field = field.replace('~', "~0").replace('/', "~1");
+        for (_, _, pointer) in bindings.iter_mut().skip(from) {
+            *pointer = format!("/{field}{pointer}");
+        }
+    }
+
     /// Returns a cell, including tombstones, with the staged changes applied.
     pub(crate) async fn overlaid(&self, key: &CellKey) -> Result<Option<Cell>, ActionError> {
         let now = self.now();
@@ -690,14 +706,19 @@ impl Cx {
 
     fn document(&self, key: String, op: DocumentOp) -> Result<(), ActionError> {
         self.needs_a_run("have documents")?;
+        if key.starts_with(OWN) {
+            let why = format!("document `{key}`: keys that start with `{OWN}` are reserved for the engine");
+            return Err(ActionError::new("invalidDocument", why).non_retryable());
+        }
         let run = self.run();
         self.stage(|staged| staged.documents.push(DocumentWrite { run, key, op }))
     }
 
     /// Returns the run's documents as committed, without those staged by this action.
-    pub async fn documents(&self, mut query: DocumentQuery) -> Result<Page<Document>, StoreError> {
+    pub async fn documents(&self, mut query: DocumentQuery) -> Result<Page<Document>, ActionError> {
+        self.needs_a_run("have documents")?;
         query.run = self.run();
-        self.0.store.documents(self.0.scope, query).await.map(crate::lists::shown)
+        Ok(self.0.store.documents(self.0.scope, query).await.map(crate::lists::shown)?)
     }
 
     /// Returns the status of another run of the same tenant; `None` if the run does not exist.

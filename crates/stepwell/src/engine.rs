@@ -333,7 +333,9 @@ impl Engine {
             reserved: Vec::new(),
         };
         let builder = crate::events::equip(schedule::equip(builder));
-        crate::builtin::equip(crate::data::actions::equip(builder))
+        let builder = crate::data::actions::equip(builder);
+        let builder = crate::data::slot_actions::equip(builder);
+        crate::builtin::equip(crate::data::document_actions::equip(builder))
     }
 
     /// Returns a handle to the same engine for another tenant.
@@ -1080,6 +1082,7 @@ impl Inner {
                 return true;
             }
             tokio::select! {
+                biased;
                 () = ended => {}
                 () = self.host.clock.sleep_until(limit) => return have_ended(),
             }

@@ -784,7 +784,7 @@ pub(crate) fn equip(builder: Builder) -> Builder {
         "links.list_relations",
     ];
     let builder = writes.into_iter().fold(builder, |builder, name| {
-        builder.describe(name, |info| hinted(info).permission(Permission::Manage))
+        builder.describe(name, |info| hinted(info).permission(Permission::Manage).stageable())
     });
     reads.into_iter().fold(builder, |builder, name| {
         builder.describe(name, |info| hinted(info).permission(Permission::Read).without_side_effects())

@@ -6,10 +6,12 @@
 
 pub mod actions;
 pub mod changes;
+pub(crate) mod document_actions;
 mod error;
 pub mod kv;
 pub mod links;
 pub mod slot;
+pub(crate) mod slot_actions;
 pub mod staged;
 pub mod verify;
 mod watch;

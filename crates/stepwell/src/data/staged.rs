@@ -8,12 +8,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepwell_core::Timestamp;
 use stepwell_store::{
-    Cell, CellKey, CellOp, CellWrite, Entity, Initial, LinkEnds, Page, Precondition, Space, ValueType,
+    Cell, CellKey, CellOp, CellWrite, Entity, Initial, LinkEnds, OpResult, Page, Precondition, Space,
+    ValueType,
 };
 
 use crate::action::ActionError;
-use crate::cx::Cx;
-use crate::data::changes::{Amount, Changes, Increment, NewLink, Set, slot_ops};
+use crate::cx::{Cx, Op};
+use crate::data::changes::{Amount, Changes, Increment, NewLink, Set, expected, slot_ops};
 use crate::data::error::DataError;
 use crate::data::kv::{KeyEntry, KeyList, listed};
 use crate::data::links::{Lookup, Match, looked_up, seen_from};
@@ -141,7 +142,7 @@ impl<T: Serialize + DeserializeOwned> StagedSlot<T> {
         Ok(self.look().await?.0)
     }
 
-    async fn look(&self) -> Result<(Option<T>, u64), ActionError> {
+    pub(super) async fn look(&self) -> Result<(Option<T>, u64), ActionError> {
         self.cx.permit_read()?;
         let cell = self.cx.overlaid(&self.key).await?;
         let revision = cell.as_ref().map_or(0, |cell| cell.revision);
@@ -153,8 +154,16 @@ impl<T: Serialize + DeserializeOwned> StagedSlot<T> {
     /// Stages a function of the current value. If a concurrent write is committed before the action's result, the whole
     /// action runs again.
     pub async fn update(&self, change: impl FnOnce(Option<T>) -> T) -> Result<T, ActionError> {
+        self.try_update(|before| Ok(change(before))).await
+    }
+
+    /// Stages a function of the current value that can fail.
+    pub(super) async fn try_update(
+        &self,
+        change: impl FnOnce(Option<T>) -> Result<T, ActionError>,
+    ) -> Result<T, ActionError> {
         let (before, revision) = self.look().await?;
-        let after = change(before);
+        let after = change(before)?;
         let mut write = self.write(slot_ops::set(&after))?;
         write.expect = Precondition::Exactly(revision);
         self.cx.stage_update(write, self.max_retries)?;
@@ -208,8 +217,19 @@ impl<T: Serialize + DeserializeOwned> StagedSlot<T> {
     }
 
     fn stage(&self, op: Result<CellOp, String>) -> Result<(), ActionError> {
-        let write = self.write(op)?;
-        self.cx.stage_changes(Changes::new().cell(Ok(write))).map(drop)
+        self.change(op, None).map(drop)
+    }
+
+    /// Stages an operation, on the condition that the slot is at this revision. 0: that it has no value.
+    pub(super) fn change(
+        &self,
+        op: Result<CellOp, String>,
+        if_revision: Option<u64>,
+    ) -> Result<Op, ActionError> {
+        let mut write = self.write(op)?;
+        write.expect = if_revision.map_or(Precondition::Anything, expected);
+        let staged = self.cx.stage_changes(Changes::new().cell(Ok(write)))?;
+        Ok(staged.into_iter().next().expect("one change has one id"))
     }
 }
 
@@ -269,7 +289,7 @@ impl<T: Serialize + DeserializeOwned> Session<T> {
 
     /// Adds to the number and returns the sum.
     pub fn increment(&self, by: impl Into<Amount>) -> Result<T, ActionError> {
-        let sum = self.apply(slot_ops::increment(by.into()))?;
+        let sum = self.apply(slot_ops::increment(by.into()))?.value;
         self.read(&sum.unwrap_or_default())
     }
 
@@ -290,12 +310,16 @@ impl<T: Serialize + DeserializeOwned> Session<T> {
 
     /// Removes the first item of the list and returns it.
     pub fn remove_first<I: DeserializeOwned>(&self) -> Result<Option<I>, ActionError> {
-        self.apply(Ok(CellOp::RemoveFirst))?.map(|item| read(&self.cell_key(), &item)).transpose()
+        self.removed(CellOp::RemoveFirst)
     }
 
     /// Removes the last item of the list and returns it.
     pub fn remove_last<I: DeserializeOwned>(&self) -> Result<Option<I>, ActionError> {
-        self.apply(Ok(CellOp::RemoveLast))?.map(|item| read(&self.cell_key(), &item)).transpose()
+        self.removed(CellOp::RemoveLast)
+    }
+
+    fn removed<I: DeserializeOwned>(&self, op: CellOp) -> Result<Option<I>, ActionError> {
+        self.apply(Ok(op))?.value.map(|item| read(&self.cell_key(), &item)).transpose()
     }
 
     fn cell_key(&self) -> CellKey {
@@ -303,7 +327,7 @@ impl<T: Serialize + DeserializeOwned> Session<T> {
     }
 
     /// Applies an operation with the function that stores use, so that session slots behave like stored ones.
-    fn apply(&self, op: Result<CellOp, String>) -> Result<Option<Value>, ActionError> {
+    pub(super) fn apply(&self, op: Result<CellOp, String>) -> Result<OpResult, ActionError> {
         let op = op.map_err(DataError::Invalid)?;
         let initial = self.initial.clone().map(|value| Initial { value, only_before_first_write: false });
         let key = self.cell_key();
@@ -327,7 +351,7 @@ impl<T: Serialize + DeserializeOwned> Session<T> {
         if let Some(after) = after {
             self.cx.set_session_value(&self.key, after.value)?;
         }
-        Ok(result.value)
+        Ok(result)
     }
 
     fn read(&self, value: &Value) -> Result<T, ActionError> {

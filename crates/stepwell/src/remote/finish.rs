@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest, Sha256};
-use stepwell_core::{Failure, Name};
-use stepwell_store::{KeyLifetime, KeyWrite, Record, RecordQuery, Refused, TenantScope};
+use stepwell_core::{Failure, Name, RunId};
+use stepwell_store::{KeyLifetime, KeyWrite, Record, RecordQuery, Refused, StoreError, TenantScope};
 
 use super::claim::checked_lease;
+use super::staging::{Attempted, Report};
 use super::{Asker, TaskId, call_of};
 use crate::answering;
 use crate::apply_outcome::{InvalidOutcome, OutcomeApplier, invalid, refusal};
 use crate::commit_cycle::{CommitFailure, MAX_ATTEMPTS};
-use crate::cx::{Cx, Staged, StateLocation};
+use crate::cx::{Cx, StateLocation};
 use crate::engine::{Inner, permit_work};
 use crate::error::EngineError;
 use crate::idempotent::{Idempotent, answer_of};
@@ -39,6 +40,7 @@ pub struct TaskResult {
 /// Records the caller as the actor of a result, unless the sender of a signal caused the transition.
 fn name_worker(next: &mut PendingCommit, by: Asker<'_>, task: TaskId, error: Option<&Failure>) {
     let Some(actor) = by.actor else { return };
+    next.extras.actor = Some(actor.id.clone());
     if let Some(change) = &mut next.change {
         change.entry.actor.get_or_insert_with(|| actor.id.clone());
     }
@@ -56,6 +58,19 @@ struct RecordedResult {
     result: TaskResult,
 }
 
+impl RecordedResult {
+    /// Adds the result to a commit, so that a worker that asks again gets the same answer.
+    fn record(&self, next: &mut PendingCommit, key: &KeyWrite) {
+        let answer = serde_json::to_vec(self).expect("the result of a task is plain data").into();
+        next.extras.keys.push(KeyWrite { answer, ..key.clone() });
+    }
+}
+
+/// Returns the operation under which the results of a run's tasks are recorded.
+pub(super) fn operation_of(task: TaskId) -> String {
+    format!("task:{}", task.run)
+}
+
 impl Inner {
     /// Applies the result that a worker reports.
     pub(super) async fn finish_task(
@@ -63,17 +78,20 @@ impl Inner {
         by: Asker<'_>,
         id: TaskId,
         fence: u64,
-        mut reported: Result<Value, Failure>,
+        mut reported: Result<Report, Failure>,
     ) -> Result<Idempotent<TaskResult>, EngineError> {
         let loaded_run = self.load_task(by, id, fence).await?;
         if let Ok((_, lease)) = checked_lease(&loaded_run, id, fence, self.host.now()) {
             let given = self.secrets_of_lease(by.scope, id, lease).await?;
             match &mut reported {
-                Ok(output) => given.hide(output),
+                Ok(report) => {
+                    given.hide(&mut report.output);
+                    report.writes.iter_mut().for_each(|write| given.hide(&mut write.input));
+                }
                 Err(failure) => given.hide_failure(failure),
             }
         }
-        let key = self.reported(id, fence, &reported);
+        let key = self.key_of_result(id, fence, &reported);
         let tried = self.finish_now(by, id, fence, &reported, &key, loaded_run).await;
         let done: Result<Idempotent<RecordedResult>, _> = self.or_recorded(by.scope, Some(&key), tried).await;
         // The task may no longer be queued, so only the record knows its action.
@@ -109,15 +127,18 @@ impl Inner {
         by: Asker<'_>,
         id: TaskId,
         fence: u64,
-        reported: &Result<Value, Failure>,
+        reported: &Result<Report, Failure>,
         key: &KeyWrite,
         mut loaded_run: LoadedRun,
     ) -> Result<RecordedResult, EngineError> {
         let scope = by.scope;
-        let mut error = self.unfit(scope, &loaded_run, id, reported);
-        for _ in 0..MAX_ATTEMPTS {
+        let (mut failure, mut children) = (None, Vec::new());
+        for number in 0..MAX_ATTEMPTS {
             let (attempts, lease) = checked_lease(&loaded_run, id, fence, self.host.now())?;
-            let outcome = self.outcome(scope, &loaded_run, attempts, lease, reported);
+            let outcome =
+                self.outcome(scope, &loaded_run, (attempts, lease), reported, &mut children).await?;
+            let error = failure.clone().or_else(|| self.error_of(scope, &loaded_run, id, &outcome));
+            let staged = outcome.result.as_ref().ok().map(|(_, staged)| staged);
             let applier = OutcomeApplier { inner: self, scope, loaded_run: &loaded_run, before: None };
             let next = match &error {
                 None => applier.succeeded(&outcome).await,
@@ -129,80 +150,96 @@ impl Inner {
                     let why = "the run has continued without it".to_owned();
                     return Err(EngineError::TaskGone { task: id, fence, why });
                 }
-                Err(InvalidOutcome::Failed(unfit)) => {
-                    error = Some(unfit);
+                Err(InvalidOutcome::Failed(invalid)) => {
+                    failure = Some(invalid);
                     continue;
                 }
                 Err(InvalidOutcome::Refused(refused)) => {
-                    error = Some(refusal(&refused));
+                    let tried = Attempted { is_predicted: false, number };
+                    if tried.may_stage_again(staged, &refused, id) {
+                        self.pause_after(number).await;
+                        loaded_run = self.load_task(by, id, fence).await?;
+                    } else {
+                        failure = Some(refusal(&refused));
+                    }
                     continue;
                 }
                 Err(InvalidOutcome::Store(error)) => return Err(error.into()),
             };
             let action = outcome.call.action.clone();
             let finished = RecordedResult { action, result: TaskResult { error: error.clone() } };
-            let answer = serde_json::to_vec(&finished).expect("the result of a task is plain data").into();
-            next.extras.keys.push(KeyWrite { answer, ..key.clone() });
+            finished.record(&mut next, key);
             name_worker(&mut next, by, id, error.as_ref());
+            let is_predicted = staged.is_some_and(|staged| next.extras.cells != staged.cells);
+            let tried = Attempted { is_predicted, number };
             match self.commit_and_drive(scope, &loaded_run, next).await {
                 Ok(()) => {
-                    // Observers are notified when the action is over. Before that it was not known whether the worker
-                    // would finish it.
+                    // Observers are notified only now, because a worker may never finish its task.
                     let result = error.map_or(Ok(()), Err);
                     ObservedAction::begin(&outcome.cx, lease.since).end(&result, outcome.duration_us);
                     return Ok(finished);
                 }
                 Err(CommitFailure::Moved) => loaded_run = self.load_task(by, id, fence).await?,
+                Err(CommitFailure::Refused(refused)) if tried.may_stage_again(staged, &refused, id) => {
+                    self.pause_after(number).await;
+                    loaded_run = self.load_task(by, id, fence).await?;
+                }
                 Err(done @ CommitFailure::Refused(Refused::Done { .. })) => return Err(done.into()),
-                Err(CommitFailure::Refused(refused)) if error.is_none() => error = Some(refusal(&refused)),
-                Err(CommitFailure::Undecidable(why)) if error.is_none() => error = Some(invalid(&why)),
+                Err(CommitFailure::Refused(refused)) if error.is_none() => failure = Some(refusal(&refused)),
+                Err(CommitFailure::Undecidable(why)) if error.is_none() => failure = Some(invalid(&why)),
                 Err(failure) => return Err(failure.into()),
             }
         }
         Err(EngineError::Contended { run: id.run, attempts: MAX_ATTEMPTS })
     }
 
-    /// Returns the failure of a task: the one that the worker reported, or an output that does not match the schema.
-    fn unfit(
+    /// Returns the failure of a task: the one that the worker reported, that of a change that could not be staged, or an
+    /// output that does not match the schema.
+    fn error_of(
         &self,
         scope: TenantScope,
         loaded_run: &LoadedRun,
         id: TaskId,
-        reported: &Result<Value, Failure>,
+        outcome: &ActionOutcome,
     ) -> Option<Failure> {
-        let output = match reported {
-            Ok(output) => output,
+        let output = match &outcome.result {
+            Ok((output, _)) => output,
             Err(failure) => return Some(failure.clone()),
         };
         let queued = loaded_run.ledger.of(id.activation)?.queued.as_ref()?;
         self.catalogues.cached(scope.tenant()).action(&queued.action)?.gives(output).err()
     }
 
-    /// Builds the outcome as if the action had run in this process.
-    fn outcome(
+    /// Builds the outcome as if the action had run in this process and staged its changes here.
+    async fn outcome(
         self: &Arc<Self>,
         scope: TenantScope,
         loaded_run: &LoadedRun,
-        attempts: &Attempts,
-        lease: &TaskLease,
-        reported: &Result<Value, Failure>,
-    ) -> ActionOutcome {
+        (attempts, lease): (&Attempts, &TaskLease),
+        reported: &Result<Report, Failure>,
+        children: &mut Vec<RunId>,
+    ) -> Result<ActionOutcome, StoreError> {
         let now = self.host.now();
         let call = call_of(loaded_run, attempts, now);
         let attempt = attempt_of(loaded_run, &call);
         let cx = Cx::new(self, scope, loaded_run, call.clone(), attempt, StateLocation::Durable);
-        cx.close();
-        let result = reported.clone().map(|output| (output, Staged::default()));
-        let duration_us = elapsed(lease.since, now);
-        ActionOutcome { call, message: attempts.message, result, cx, duration_us, children: Vec::new() }
+        let output = match reported {
+            Ok(report) => self.stage(&cx, report).await?,
+            Err(failure) => Err(failure.clone()),
+        };
+        let staged = cx.close().unwrap_or_default();
+        self.name_children(children, &staged);
+        let result = output.map(|output| (output, staged));
+        let (duration_us, children) = (elapsed(lease.since, now), children.clone());
+        Ok(ActionOutcome { call, message: attempts.message, result, cx, duration_us, children })
     }
 
     /// Builds the idempotency record of a result. A fence is used for one result only. So the record needs no copy of
     /// the result, which might contain secrets.
-    fn reported(&self, id: TaskId, fence: u64, reported: &Result<Value, Failure>) -> KeyWrite {
+    fn key_of_result(&self, id: TaskId, fence: u64, reported: &Result<Report, Failure>) -> KeyWrite {
         let word = if reported.is_ok() { "done" } else { "failed" };
         KeyWrite {
-            operation: format!("task:{}", id.run),
+            operation: operation_of(id),
             key: format!("{}.{fence}", id.activation),
             request: Sha256::digest(word.as_bytes()).into(),
             answer: Bytes::new(),

@@ -9,6 +9,7 @@ mod finish;
 mod queue;
 mod revealed;
 mod rows;
+mod staging;
 
 use std::fmt;
 use std::pin::pin;
@@ -36,6 +37,8 @@ pub(crate) use queue::TaskQueue;
 pub(crate) use revealed::LeasedSecrets;
 pub use rows::{TaskRow, TaskState};
 pub(crate) use rows::{offered, with_tasks};
+use staging::Report;
+pub use staging::{MAX_WRITES, TaskWrite};
 
 /// Default lease of a task. Without a heartbeat the task is released when it ends.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -263,7 +266,21 @@ impl Tasks {
         fence: u64,
         output: Value,
     ) -> Result<Idempotent<TaskResult>, EngineError> {
-        self.engine.inner.finish_task(self.asker(), task, fence, Ok(output)).await
+        self.complete_with(task, fence, output, Vec::new()).await
+    }
+
+    /// Completes a task with its output and changes that are committed together with it. A change that cannot be made,
+    /// for example because of a conflict, fails the attempt and nothing of it is written.
+    pub async fn complete_with(
+        &self,
+        task: TaskId,
+        fence: u64,
+        output: Value,
+        writes: Vec<TaskWrite>,
+    ) -> Result<Idempotent<TaskResult>, EngineError> {
+        let report = Report { output, writes };
+        self.engine.inner.check_report(&report)?;
+        self.engine.inner.finish_task(self.asker(), task, fence, Ok(report)).await
     }
 
     /// Fails a task. It is retried according to the step's retry policy. A repeated request counts as one failure.

@@ -8,6 +8,7 @@ mod once;
 mod permissions;
 mod predicted;
 mod session;
+mod slot_actions;
 mod slots;
 mod staged;
 mod watch;

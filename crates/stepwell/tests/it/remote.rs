@@ -20,6 +20,8 @@ use crate::kit::{
 };
 use crate::world::{desk, job, pair, saved};
 
+mod writes;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// An engine with this workflow, whose action `work` is run by remote workers.
@@ -603,7 +605,7 @@ async fn schema_mismatch_is_reported_at_publish_and_completion() {
     let action = RemoteAction::new("work").input(schema.clone()).output(schema);
     engine.catalogue().put_action(action).await.unwrap();
     let refused = engine.catalogue().publish("it", Publish::text(text("{ n: many }"))).await.unwrap_err();
-    assert!(refused.to_string().contains("is integer, not text"), "{refused}");
+    assert!(refused.to_string().contains("must be integer, not text"), "{refused}");
     let good = text("{ n: { $expr: payload.n } }");
     let published = engine.catalogue().publish("it", Publish::text(good).activate()).await.unwrap();
     assert_eq!(published.warnings, []);

@@ -19,7 +19,11 @@ use crate::kit::{
 };
 use crate::world::job_spec;
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 27] = [
+    "document.get",
+    "document.list",
+    "document.put",
+    "document.remove",
     "links.delete",
     "links.list",
     "links.list_namespaces",
@@ -27,6 +31,16 @@ const NAMES: [&str; 13] = [
     "links.list_types",
     "links.lookup",
     "links.upsert",
+    "state.append",
+    "state.decrement",
+    "state.delete",
+    "state.get",
+    "state.increment",
+    "state.merge",
+    "state.remove_first",
+    "state.remove_last",
+    "state.set",
+    "state.update",
     "store.delete",
     "store.get",
     "store.increment",

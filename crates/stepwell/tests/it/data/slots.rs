@@ -119,8 +119,6 @@ async fn the_initial_value_applies_only_before_the_first_write() {
     let bare = engine.state().workflow::<i64>("w", "a");
     assert_eq!((slot.get().await.unwrap(), other.get().await.unwrap()), (Some(10), Some(77)));
     assert_eq!(bare.get().await.unwrap(), None, "each handle has its own");
-    assert!(!slot.delete().await.unwrap(), "there is nothing to delete");
-    assert_eq!(slot.get().await.unwrap(), Some(10), "a delete of nothing is no write");
     assert_eq!(slot.increment(5).await.unwrap(), 15);
     assert_eq!((slot.get().await.unwrap(), other.get().await.unwrap()), (Some(15), Some(15)));
     assert!(slot.delete().await.unwrap());
@@ -129,6 +127,16 @@ async fn the_initial_value_applies_only_before_the_first_write() {
     slot.delete().await.unwrap();
     assert_eq!(slot.increment(5).await.unwrap(), 5, "after a delete it starts from 0");
     assert_eq!(engine.state().workflow::<i64>("w", "b").increment(5).await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_delete_before_the_first_write_ends_the_initial_value() {
+    let engine = kit::start(|builder| builder).await.unwrap();
+    let slot = engine.state().workflow::<i64>("w", "a").initial(10);
+    assert!(!slot.delete().await.unwrap(), "there is no stored value to delete");
+    assert_eq!(slot.get().await.unwrap(), None);
+    assert!(!slot.delete().await.unwrap());
+    assert_eq!(slot.increment(5).await.unwrap(), 5, "it starts from 0");
 }
 
 /// Calls every method of a slot from outside of runs.
