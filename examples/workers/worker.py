@@ -51,7 +51,13 @@ class Task:
         self.idempotency_key = leased["idempotencyKey"]
         # Shown with the task in the API, for example its progress. Sent with the next heartbeat.
         self.note = None
+        # Changes to data that the server commits together with the output, or not at all.
+        self.writes = []
         self.lease_lost = threading.Event()
+
+    def write(self, action, input, save_as=None):
+        """Calls a built-in action, such as `store.set`, in the commit of this step."""
+        self.writes.append({"action": action, "input": input, **({"saveAs": save_as} if save_as else {})})
 
     def check(self):
         """Raises `LeaseLost` if the lease is no longer valid. Call it regularly in long work."""
@@ -137,7 +143,7 @@ def execute(leased):
     heartbeats = threading.Thread(target=send_heartbeats, args=(task, done), daemon=True)
     heartbeats.start()
     try:
-        outcome, body = "complete", {"output": ACTIONS[task.action](leased["input"], task)}
+        outcome, body = "complete", {"output": ACTIONS[task.action](leased["input"], task), "writes": task.writes}
     except LeaseLost:
         outcome, body = None, None
     except Failed as failed:

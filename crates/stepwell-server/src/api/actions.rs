@@ -41,6 +41,8 @@ struct ActionShape {
     remote: bool,
     /// JSON pointers to the parts of the input that may contain secrets; each includes everything below it.
     secret_fields: Vec<String>,
+    /// True if the action only makes changes to data, so that remote workers can make them with a result.
+    stageable: bool,
 }
 
 /// Path parameter that selects an action.

@@ -105,6 +105,25 @@ impl From<ListSlots> for KeyList {
     }
 }
 
+/// Query parameter with the initial value of a slot.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct InitialValue {
+    /// Value that the slot counts as before its first write, as JSON. It does not apply after a delete. Default: none.
+    initial: Option<String>,
+}
+
+impl InitialValue {
+    fn value(&self) -> Result<Option<Value>, Problem> {
+        let Some(text) = &self.initial else { return Ok(None) };
+        serde_json::from_str(text).map(Some).map_err(|error| {
+            let detail =
+                format!("`initial` is not JSON: {error}. Text needs quotation marks, such as `\"new\"`.");
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).param("parameter", "initial")
+        })
+    }
+}
+
 /// Request to set the value of a slot.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -120,6 +139,9 @@ struct IncrementSlot {
     /// Number to add; negative numbers subtract. Default: 1.
     #[schemars(with = "Option<f64>")]
     by: Option<Number>,
+    /// Number that the slot counts as before its first write. Default: 0.
+    #[schemars(with = "Option<f64>")]
+    initial: Option<Number>,
 }
 
 /// Request to set fields of the object in a slot.
@@ -128,6 +150,8 @@ struct IncrementSlot {
 struct MergeSlot {
     /// Fields to set; they replace fields of the same name.
     fields: Map<String, Value>,
+    /// Object that the slot counts as before its first write. Default: an empty object.
+    initial: Option<Map<String, Value>>,
 }
 
 /// Request to append to the list in a slot.
@@ -136,6 +160,16 @@ struct MergeSlot {
 struct AppendSlot {
     /// Item to append, any JSON value.
     item: Value,
+    /// List that the slot counts as before its first write. Default: an empty list.
+    initial: Option<Vec<Value>>,
+}
+
+/// Request to remove an item from the list in a slot.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RemoveItem {
+    /// List that the slot counts as before its first write. Default: an empty list.
+    initial: Option<Vec<Value>>,
 }
 
 /// A slot and its value.
@@ -146,14 +180,16 @@ struct SlotView {
     key: String,
     /// Value of the slot, any JSON value.
     value: Value,
-    /// Revision of the slot. Every write increases it, including deletes.
+    /// Revision of the slot. Every write increases it, including deletes. 0: the slot was never written.
     revision: u64,
-    /// Time at which the slot was first written.
-    #[schemars(with = "Instant")]
-    created_at: Timestamp,
-    /// Time at which the slot was last written.
-    #[schemars(with = "Instant")]
-    updated_at: Timestamp,
+    /// Time at which the slot was first written; absent if it never was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Instant>")]
+    created_at: Option<Timestamp>,
+    /// Time at which the slot was last written; absent if it never was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Instant>")]
+    updated_at: Option<Timestamp>,
     /// Id of the run that first wrote the slot; absent if no run did.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Id>")]
@@ -197,6 +233,7 @@ struct SlotItem {
 impl From<KeyEntry> for SlotView {
     fn from(entry: KeyEntry) -> Self {
         let KeyEntry { key, value, revision, created_at, updated_at, created_by_run, .. } = entry;
+        let (created_at, updated_at) = (Some(created_at), Some(updated_at));
         SlotView { key, value, revision, created_at, updated_at, created_by_run }
     }
 }
@@ -207,7 +244,7 @@ macro_rules! of_slot {
         let (read, manage) = (Permission::Read, Permission::Manage);
         vec![
             get($path, concat!("get", $name), read, "Get the value of a slot.")
-                .notes("`ETag` is the slot's revision.")
+                .notes("`ETag` is the slot's revision. With `initial`, a slot that was never written is answered with that value and revision 0.")
                 .ok::<SlotView>("The slot.")
                 .to(show::<$of>),
             put($path, concat!("set", $name), manage, "Set the value of a slot.")
@@ -218,6 +255,7 @@ macro_rules! of_slot {
                 .ok::<SlotWritten>("The slot had a value before.")
                 .to(set::<$of>),
             delete($path, concat!("delete", $name), manage, "Delete the value of a slot.")
+                .notes("After it, the slot has no value, and no initial value either.")
                 .keyed()
                 .checks_tag()
                 .gives_nothing("The slot has no value any more.")
@@ -291,10 +329,22 @@ async fn list_of_execution(call: Call<RunPath, ListSlots>) -> Result<Reply, Prob
     Reply::ok(&Page::of(page, SlotView::from))
 }
 
-async fn show<P: SlotPath>(call: Call<P>) -> Result<Reply, Problem> {
-    let entry = call.path.slot(&call.engine()).await?.entry().await?;
-    let shown = SlotView::from(entry.ok_or_else(|| no_slot(call.path.key()))?);
+async fn show<P: SlotPath>(call: Call<P, InitialValue>) -> Result<Reply, Problem> {
+    let initial = call.query.value()?;
+    let slot = with_initial(call.path.slot(&call.engine()).await?, initial);
+    let shown = match slot.entry().await? {
+        Some(entry) => SlotView::from(entry),
+        None => {
+            let value = slot.get().await?.ok_or_else(|| no_slot(call.path.key()))?;
+            let key = call.path.key().to_owned();
+            SlotView { key, value, revision: 0, created_at: None, updated_at: None, created_by_run: None }
+        }
+    };
     Ok(Reply::ok(&shown)?.tagged(shown.revision))
+}
+
+fn with_initial(slot: Slot<Value>, initial: Option<Value>) -> Slot<Value> {
+    initial.into_iter().fold(slot, Slot::initial)
 }
 
 async fn watch<P: SlotPath>(call: Call<P>) -> Result<Reply, Problem> {
@@ -313,48 +363,55 @@ async fn apply<P: SlotPath, B: Reads + Sync>(
     call: &Call<P, Nothing, B>,
     op: CellOp,
     if_revision: Option<u64>,
+    initial: Option<Value>,
 ) -> Result<Idempotent<OpResult>, Problem> {
-    let slot = call.path.slot(&call.engine()).await?;
+    let slot = with_initial(call.path.slot(&call.engine()).await?, initial);
     write_one(call, Changes::new().slot(&slot, op, if_revision)).await
 }
 
 async fn set<P: SlotPath>(call: Call<P, Nothing, Json<SetSlot>>) -> Result<Reply, Problem> {
     let value = call.body.0.value.clone();
     let op = CellOp::Set { value, value_type: ValueType::Json, ttl: Ttl::Keep };
-    let done = apply(&call, op, call.expected()?).await?;
+    let done = apply(&call, op, call.expected()?, None).await?;
     written(if done.value.created { StatusCode::CREATED } else { StatusCode::OK }, &done)
 }
 
 async fn remove<P: SlotPath>(call: Call<P>) -> Result<Reply, Problem> {
-    let done = apply(&call, CellOp::Delete, call.seen()?).await?;
-    match done.value.existed {
-        true => Ok(Reply::nothing().replayed(!done.is_new)),
-        false => Err(no_slot(call.path.key())),
-    }
+    let done = apply(&call, CellOp::Delete, call.seen()?, None).await?;
+    Ok(Reply::nothing().replayed(!done.is_new))
 }
 
 async fn increment<P: SlotPath>(
     call: Call<P, Nothing, OptionalBody<IncrementSlot>>,
 ) -> Result<Reply, Problem> {
-    let by = call.body.0.by.clone().unwrap_or_else(|| 1.into());
+    let IncrementSlot { by, initial } = &call.body.0;
+    let by = by.clone().unwrap_or_else(|| 1.into());
+    let initial = initial.clone().map(Value::Number);
     let Idempotent { value: OpResult { revision, value, .. }, is_new } =
-        apply(&call, CellOp::Increment { by }, None).await?;
+        apply(&call, CellOp::Increment { by }, None, initial).await?;
     let incremented = SlotIncremented { value: value.unwrap_or_default(), revision };
     Ok(Reply::ok(&incremented)?.tagged(revision).replayed(!is_new))
 }
 
 async fn merge<P: SlotPath>(call: Call<P, Nothing, Json<MergeSlot>>) -> Result<Reply, Problem> {
-    let fields = call.body.0.fields.clone();
-    written(StatusCode::OK, &apply(&call, CellOp::Merge { fields }, None).await?)
+    let MergeSlot { fields, initial } = &call.body.0;
+    let (fields, initial) = (fields.clone(), initial.clone().map(Value::Object));
+    written(StatusCode::OK, &apply(&call, CellOp::Merge { fields }, None, initial).await?)
 }
 
 async fn append<P: SlotPath>(call: Call<P, Nothing, Json<AppendSlot>>) -> Result<Reply, Problem> {
-    let item = call.body.0.item.clone();
-    written(StatusCode::OK, &apply(&call, CellOp::Append { item }, None).await?)
+    let AppendSlot { item, initial } = &call.body.0;
+    let (item, initial) = (item.clone(), initial.clone().map(Value::Array));
+    written(StatusCode::OK, &apply(&call, CellOp::Append { item }, None, initial).await?)
 }
 
-async fn removed<P: SlotPath>(call: Call<P>, op: CellOp) -> Result<Reply, Problem> {
-    let Idempotent { value: OpResult { revision, value: item, .. }, is_new } = apply(&call, op, None).await?;
+async fn removed<P: SlotPath>(
+    call: Call<P, Nothing, OptionalBody<RemoveItem>>,
+    op: CellOp,
+) -> Result<Reply, Problem> {
+    let initial = call.body.0.initial.clone().map(Value::Array);
+    let Idempotent { value: OpResult { revision, value: item, .. }, is_new } =
+        apply(&call, op, None, initial).await?;
     let taken = SlotItem { found: item.is_some(), item, revision };
     Ok(Reply::ok(&taken)?.tagged(revision).replayed(!is_new))
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell::core::{Failure, Name, Timestamp};
-use stepwell::remote::{DEFAULT_LEASE, Poll, Task, TaskId, TaskResult, TaskRow, TaskState};
+use stepwell::remote::{DEFAULT_LEASE, Poll, Task, TaskId, TaskResult, TaskRow, TaskState, TaskWrite};
 use stepwell::{Idempotent, Permission};
 
 use super::call::{Call, Json, Nothing};
@@ -232,6 +232,32 @@ struct CompleteTask {
     /// Output of the action, any JSON value. Default: `null`.
     #[serde(default)]
     output: Value,
+    /// Changes that are committed together with the output, in this order. Default: none.
+    #[serde(default)]
+    #[schemars(length(max = 100))]
+    writes: Vec<WriteOfTask>,
+}
+
+/// Change that is committed together with the output of a task.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "TaskWrite")]
+struct WriteOfTask {
+    /// Name of a built-in action that only makes changes, such as `store.set`, `links.upsert`, `state.append`,
+    /// `document.put`, `workflow.start`, `workflow.signal` or `event.emit`. `GET /v1/actions` marks them `stageable`.
+    #[schemars(length(min = 1, max = 256))]
+    action: String,
+    /// Input of the action.
+    input: Value,
+    /// Field of the output that gets the result of the change, such as the new revision. Default: none.
+    #[schemars(length(min = 1, max = 256))]
+    save_as: Option<String>,
+}
+
+impl From<WriteOfTask> for TaskWrite {
+    fn from(write: WriteOfTask) -> Self {
+        TaskWrite { action: write.action.into(), input: write.input, save_as: write.save_as }
+    }
 }
 
 /// Report that a task has failed.
@@ -300,8 +326,8 @@ pub(super) fn routes() -> Vec<Route> {
             .ok::<LeaseExtended>("The lease is renewed.")
             .to(heartbeat),
         post("/v1/tasks/{task}/complete", "completeTask", worker, "Complete a task.")
-            .notes("A repeated request has no further effect and gets the same response. A 409 `taskGone` means that the lease is no longer valid and nothing was changed.")
-            .ok::<TaskFinished>("The run continues, or the attempt has failed because the output is invalid.")
+            .notes("A repeated request has no further effect and gets the same response. A 409 `taskGone` means that the lease is no longer valid and nothing was changed. `writes` are made in the commit of the step, or not at all.")
+            .ok::<TaskFinished>("The run continues, or the attempt has failed because the output is invalid or a change cannot be made.")
             .to(complete),
         post("/v1/tasks/{task}/fail", "failTask", worker, "Fail a task. The retry policy of its step applies.")
             .notes("A 409 `taskGone` means that the lease is no longer valid and nothing was changed.")
@@ -349,8 +375,9 @@ async fn heartbeat(call: Call<TaskPath, Nothing, Json<HeartbeatTask>>) -> Result
 
 async fn complete(call: Call<TaskPath, Nothing, Json<CompleteTask>>) -> Result<Reply, Problem> {
     let (engine, task) = (call.engine(), call.path.task);
-    let Json(CompleteTask { fence, output }) = call.body;
-    finished(engine.tasks().complete(task, fence, output).await?)
+    let Json(CompleteTask { fence, output, writes }) = call.body;
+    let writes = writes.into_iter().map(TaskWrite::from).collect();
+    finished(engine.tasks().complete_with(task, fence, output, writes).await?)
 }
 
 async fn fail(call: Call<TaskPath, Nothing, Json<FailTask>>) -> Result<Reply, Problem> {

@@ -266,6 +266,26 @@ async fn flow_commands_work_as_written() {
     assert!(done.contains("<html"), "{done}");
 }
 
+/// B23: the commands about remote workers, among them changes that a worker commits with its result.
+#[test]
+fn worker_commands_work_as_written() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(project().join("examples"), folder.path().join("examples")).unwrap();
+    let server = dev(folder.path());
+    let url = format!("http://{}", server.address);
+    let text = std::fs::read_to_string(project().join("docs/remote.md")).unwrap();
+    let script = format!(
+        "set -eu\ntrap 'kill $(jobs -p)' EXIT\nexport URL={url} KEY=$(cat stepwell-data/dev.key)\n\
+         api() {{ curl -sS --fail-with-body -H \"Authorization: Bearer $KEY\" \"$@\"; echo; }}\n{}",
+        blocks(&text, "sh").join("\n")
+    );
+    let (code, out, err) = said(&shell(folder.path(), &url, &script).output().unwrap());
+    assert_eq!(code, Some(0), "{out}\n{err}");
+    for told in ["\"text\":\"HELLO\"", "\"outcome\":\"completed\"", "\"value\":1"] {
+        assert!(out.contains(told), "{told} is not in {out}");
+    }
+}
+
 /// Completes a list of steps to a workflow document; other blocks are returned unchanged.
 fn completed(block: &str) -> String {
     if !block.starts_with("- ") {

@@ -66,13 +66,41 @@ async fn execution_slots_are_reachable_from_any_of_its_runs() {
     site.get(&format!("/v1/state/execution/{nobody}/total/watch")).await.is(404, "noRun");
 }
 
+/// C3: the initial value counts until the first write or delete.
+#[tokio::test]
+async fn initial_values_apply_before_the_first_write_only() {
+    let site = Site::open().await;
+    let slot = |name: &str| format!("/v1/state/workflow/order/{name}");
+    let read = async |name: &str| site.get(&format!("{}?initial=[7]", slot(name))).await;
+    let fresh = read("a").await;
+    assert_eq!(fresh.json(), json!({"key": "a", "value": [7], "revision": 0}));
+    assert_eq!(fresh.header("etag"), "\"0\"");
+    let ask = async |name: &str, operation: &str, body: Value| {
+        site.post(&format!("{}/{operation}", slot(name)), &body).await.json()
+    };
+    ask("a", "append", json!({"item": 8, "initial": [7]})).await;
+    assert_eq!(read("a").await.json()["value"], json!([7, 8]));
+    ask("a", "append", json!({"item": 9, "initial": ["ignored"]})).await;
+    assert_eq!(read("a").await.json()["value"], json!([7, 8, 9]));
+    let first = ask("b", "removeFirst", json!({"initial": [1, 2]})).await;
+    assert_eq!(first, json!({"found": true, "item": 1, "revision": 1}));
+    assert_eq!(ask("c", "increment", json!({"by": 2, "initial": 40})).await["value"], 42);
+    ask("d", "merge", json!({"fields": {"b": 2}, "initial": {"a": 1}})).await;
+    assert_eq!(read("d").await.json()["value"], json!({"a": 1, "b": 2}));
+    assert_eq!(site.delete(&slot("e")).await.status, 204, "a delete before the first write");
+    read("e").await.is(404, "noSlot");
+    assert_eq!(ask("e", "increment", json!({"initial": 40})).await, json!({"value": 1, "revision": 2}));
+    let wrong = site.get(&format!("{}?initial=new", slot("a"))).await.is(422, "invalid");
+    assert!(wrong["detail"].as_str().unwrap().contains("quotation marks"), "{wrong}");
+    site.post(&format!("{}/append", slot("a")), &json!({"item": 1, "initial": 5})).await.is(400, "badBody");
+}
+
 /// C3, C5: conditional writes compare revisions, and a deleted slot has no value.
 #[tokio::test]
 async fn slot_is_set_and_deleted_conditionally() {
     let site = Site::open().await;
     let path = "/v1/state/workflow/order/total";
     site.get(path).await.is(404, "noSlot");
-    site.delete(path).await.is(404, "noSlot");
     let set = async |name: &str, tag: &str, value: i64| {
         site.ask(put(path).header(name, tag).json(&json!({"value": value}))).await
     };

@@ -55,6 +55,36 @@ fn path(task: &Value, verb: &str) -> String {
     format!("/v1/tasks/{}/{verb}", task["id"].as_str().unwrap())
 }
 
+/// B23: changes that a worker reports are committed with the result, or refused with it.
+#[tokio::test]
+async fn changes_of_a_worker_are_committed_with_its_result() {
+    let server = shop().await;
+    let run = start(&server, 5).await;
+    let task = task(&server).await;
+    let complete = async |writes: Value| {
+        let body = json!({"fence": task["fence"], "output": {"paid": true}, "writes": writes});
+        server.post(&path(&task, "complete"), &body).await
+    };
+    let add = json!({"action": "store.increment", "input": {"namespace": "n", "key": "paid", "by": 5},
+        "saveAs": "sum"});
+    let unknown = complete(json!([add, {"action": "store.add", "input": {}}])).await.is(422, "invalid");
+    assert!(unknown["detail"].as_str().unwrap().starts_with("write 2: a worker cannot stage"), "{unknown}");
+    complete(json!([{"action": "store.set"}])).await.is(400, "badBody");
+    server.get("/v1/kv/n/paid").await.is(404, "noKey");
+    let keep = json!({"action": "document.put", "input": {"key": "receipt", "kind": "receipt", "body": 5}});
+    let done = complete(json!([add, keep])).await;
+    assert_eq!(done.json(), json!({"outcome": "completed"}), "{done:?}");
+    let ended = server.get(&format!("/v1/runs/{run}?wait=20s")).await.json();
+    assert_eq!(ended["result"], json!({"paid": true, "sum": {"value": 5, "revision": 1}}), "{ended}");
+    let again = complete(json!([add, keep])).await;
+    assert_eq!((again.json(), again.header("idempotency-replayed")), (done.json(), "true"));
+    assert_eq!(server.get("/v1/kv/n/paid").await.json()["value"], 5);
+    let documents = server.get(&format!("/v1/runs/{run}/documents")).await.json();
+    assert_eq!(documents["items"][0]["key"], "receipt", "{documents}");
+    let stageable = server.get("/v1/actions/store.increment").await.json();
+    assert_eq!(stageable["stageable"], true, "{stageable}");
+}
+
 #[tokio::test]
 async fn remote_actions_are_listed_and_can_be_deleted() {
     let server = shop().await;
