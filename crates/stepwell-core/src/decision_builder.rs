@@ -45,20 +45,26 @@ impl Candidates {
         snapshot: &'a Snapshot,
         event: &Input,
     ) -> Vec<Candidate<'a>> {
-        let mut found = Vec::new();
-        for activation in &snapshot.activations {
-            let Some(place) = compiled.place(&activation.place) else { continue };
-            for &index in &place.out {
-                let transition = &compiled.transitions[index];
-                if takes(transition, activation, event) {
-                    found.push((std::cmp::Reverse(transition.priority), index, activation));
-                }
-            }
-        }
-        found.sort_by_key(|(priority, index, activation)| (*priority, *index, activation.id));
-        let transition = |index| &compiled.transitions[index];
-        let candidate = |(_, index, activation)| Candidate { transition: transition(index), activation };
-        found.into_iter().map(candidate).collect()
+        let leaving = Candidates::leaving(compiled, snapshot);
+        let takes = |(_, found): &(usize, Candidate<'_>)| takes(found.transition, found.activation, event);
+        let mut found: Vec<_> = leaving.filter(takes).collect();
+        found.sort_by_key(|(index, found)| {
+            (std::cmp::Reverse(found.transition.priority), *index, found.activation.id)
+        });
+        found.into_iter().map(|(_, candidate)| candidate).collect()
+    }
+
+    /// Returns every transition that leaves a place of the run, with its number in the definition.
+    pub(crate) fn leaving<'a>(
+        compiled: &'a Compiled,
+        snapshot: &'a Snapshot,
+    ) -> impl Iterator<Item = (usize, Candidate<'a>)> {
+        snapshot.activations.iter().flat_map(move |activation| {
+            let out = compiled.place(&activation.place).map_or(&[][..], |place| place.out.as_slice());
+            out.iter().map(move |&index| {
+                (index, Candidate { transition: &compiled.transitions[index], activation })
+            })
+        })
     }
 }
 

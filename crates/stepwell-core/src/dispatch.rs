@@ -363,22 +363,18 @@ pub fn available(
 ) -> Result<Vec<Available>, DecideError> {
     let compiled = definition.compiled();
     let decider = Decider { compiled, snapshot, answers, now };
-    let mut found = Vec::new();
-    for activation in &snapshot.activations {
-        let Some(place) = compiled.place(&activation.place) else { continue };
-        for &index in &place.out {
-            let transition = &compiled.transitions[index];
-            found.push(Available {
-                activation: activation.id,
-                transition: transition.id.clone(),
-                from: activation.place.clone(),
-                to: compiled.places[transition.to].name.clone(),
-                signal: transition.on.signal().cloned(),
-                blocked_by: decider.blocked_by(Candidate { transition, activation })?,
-            });
-        }
-    }
-    Ok(found)
+    let each = |(_, candidate): (usize, Candidate<'_>)| {
+        let Candidate { transition, activation } = candidate;
+        Ok(Available {
+            activation: activation.id,
+            transition: transition.id.clone(),
+            from: activation.place.clone(),
+            to: compiled.places[transition.to].name.clone(),
+            signal: transition.on.signal().cloned(),
+            blocked_by: decider.blocked_by(candidate)?,
+        })
+    };
+    Candidates::leaving(compiled, snapshot).map(each).collect()
 }
 
 /// The inputs of a decision.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::decision_builder::Candidates;
+use crate::decision_builder::{Candidate, Candidates};
 use crate::definition::{Definition, GuardNode};
 use crate::dispatch::Input;
 use crate::expr::Scope;
@@ -58,8 +58,18 @@ impl Answers {
 
 /// Returns the named guards that the decision of this input may need, without duplicates.
 pub fn questions(definition: &Definition, snapshot: &Snapshot, event: &Input) -> Vec<Question> {
+    named_guards(Candidates::of(definition.compiled(), snapshot, event))
+}
+
+/// Returns the named guards of every transition that leaves a place of the run, without duplicates:
+/// [`available`](crate::available) needs their results.
+pub fn questions_of_available(definition: &Definition, snapshot: &Snapshot) -> Vec<Question> {
+    named_guards(Candidates::leaving(definition.compiled(), snapshot).map(|(_, candidate)| candidate))
+}
+
+fn named_guards<'a>(candidates: impl IntoIterator<Item = Candidate<'a>>) -> Vec<Question> {
     let mut questions = Vec::new();
-    for candidate in Candidates::of(definition.compiled(), snapshot, event) {
+    for candidate in candidates {
         let mut names = Vec::new();
         if let Some(guard) = &candidate.transition.guard {
             guard.named(&mut names);

@@ -74,7 +74,7 @@ pub use dispatch::{
 };
 pub use document::WorkflowSource;
 pub use fork_run::{ForkError, fork_run};
-pub use guard::{Answers, Guards, Question, questions};
+pub use guard::{Answers, Guards, Question, questions, questions_of_available};
 pub use history::{History, HistoryEntry};
 pub use ids::{DefinitionHash, Name, RunId};
 pub use instance::Instance;

@@ -425,6 +425,11 @@ impl Engine {
         self.inner.signal(self.scope, run, &signal.by(self.shared_actor())).await
     }
 
+    /// Returns the limits on sizes and counts that this engine enforces.
+    pub fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
     /// Returns a handle to a run. Does not check that the run exists; the first call on the handle does.
     pub fn run(&self, run: RunId) -> Run {
         Run::new(self.inner.clone(), self.scope, run, false).with_actor(self.actor.clone())
@@ -563,6 +568,10 @@ impl Run {
 
     pub(crate) fn scope(&self) -> TenantScope {
         self.scope
+    }
+
+    pub(crate) fn caller(&self) -> Option<&Arc<Actor>> {
+        self.actor.as_ref()
     }
 
     /// Returns the id of this run.

@@ -10,7 +10,8 @@ use serde_json::Value;
 use stepwell_core::snapshot::Activation;
 use stepwell_core::spec::{Place, TriggerKind};
 use stepwell_core::{
-    Answers, DecideError, Definition, DefinitionHash, Input, Name, RunId, Snapshot, questions,
+    Answers, DecideError, Definition, DefinitionHash, Input, Name, Question, RunId, Snapshot, questions,
+    questions_of_available,
 };
 use stepwell_store::{StoredDefinition, TenantId};
 
@@ -422,18 +423,38 @@ impl Registry {
         snapshot: &Arc<Snapshot>,
         event: &Input,
     ) -> Result<Answers, DecideError> {
-        let mut answers = Answers::none();
         if !workflow.has_named_guards {
-            return Ok(answers);
+            return Ok(Answers::none());
         }
-        for question in questions(&workflow.definition, snapshot, event) {
+        let questions = questions(&workflow.definition, snapshot, event);
+        self.answer_all(snapshot, questions, event.payload()).await
+    }
+
+    /// Evaluates the named guards of every transition that leaves a place of the run. Their payload is null.
+    pub(crate) async fn answer_for_available(
+        &self,
+        workflow: &Workflow,
+        snapshot: &Arc<Snapshot>,
+    ) -> Result<Answers, DecideError> {
+        let questions = questions_of_available(&workflow.definition, snapshot);
+        self.answer_all(snapshot, questions, &Value::Null).await
+    }
+
+    async fn answer_all(
+        &self,
+        snapshot: &Arc<Snapshot>,
+        questions: Vec<Question>,
+        payload: &Value,
+    ) -> Result<Answers, DecideError> {
+        let mut answers = Answers::none();
+        for question in questions {
             let (Some(guard), Some(activation)) =
                 (self.guards.get(&question.guard), snapshot.activation(question.activation))
             else {
                 continue;
             };
-            let payload = event.payload().clone();
-            let input = GuardInput { snapshot: snapshot.clone(), activation: activation.clone(), payload };
+            let (activation, payload) = (activation.clone(), payload.clone());
+            let input = GuardInput { snapshot: snapshot.clone(), activation, payload };
             let guard = guard.clone();
             let asked = AssertUnwindSafe(async move { guard(input).await }).catch_unwind().await;
             match asked {

@@ -148,12 +148,17 @@ impl Signal {
         &self.sender
     }
 
+    /// Returns true if the signal answers one named wait.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.wait.is_some()
+    }
+
     /// Returns true if the signal must not be buffered.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict || self.wait.is_some()
     }
 
-    fn event(&self, payload: &Value) -> Input {
+    pub(crate) fn event(&self, payload: &Value) -> Input {
         let (signal, payload) = (self.name.clone(), payload.clone());
         match self.wait {
             Some(activation) => Input::Answered { activation, signal, payload },
@@ -175,6 +180,15 @@ impl Signal {
                 self.name
             ))
         })
+    }
+
+    /// Returns the payload. Fails if the signal contradicts itself.
+    pub(crate) fn checked_payload(&self) -> Result<Value, EngineError> {
+        if self.wait.is_some() && self.ttl_ms.is_some() {
+            let why = "an answer to a wait is never buffered: remove its time to live";
+            return Err(EngineError::Invalid(why.to_owned()));
+        }
+        self.payload()
     }
 
     pub(crate) fn key(&self, run: RunId, payload: &Value, value: Signalled) -> Option<KeyWrite> {
@@ -248,6 +262,12 @@ impl AskedSignal<'_> {
     }
 }
 
+/// Returns the refusal of an answer to a wait, which is never buffered.
+pub(crate) fn earlier_input_first(loaded_run: &LoadedRun) -> EngineError {
+    let (run, status) = (loaded_run.run(), loaded_run.head.status);
+    EngineError::WrongStatus { run, status, why: EARLIER_INPUT_FIRST.to_owned() }
+}
+
 /// Returns the operation under which the ids of a run's signals are recorded.
 fn operation(run: RunId) -> String {
     format!("signal:{run}")
@@ -269,11 +289,7 @@ impl Inner {
         run: RunId,
         signal: &Signal,
     ) -> Result<Idempotent<Signalled>, EngineError> {
-        let payload = signal.payload()?;
-        if signal.wait.is_some() && signal.ttl_ms.is_some() {
-            let why = "an answer to a wait is never buffered: remove its time to live";
-            return Err(EngineError::Invalid(why.to_owned()));
-        }
+        let payload = signal.checked_payload()?;
         let key = signal.key(run, &payload, Signalled::Consumed);
         for _ in 0..MAX_ATTEMPTS {
             // Cached state is safe only for commits, which compare revisions. Reload before any other outcome.
@@ -291,10 +307,7 @@ impl Inner {
             let value = match self.decide_signal(&loaded_run, &asked).await {
                 Ok(Some(next)) => self.take(scope, &loaded_run, next, signal, &payload).await,
                 _ if is_left => continue,
-                Ok(None) if signal.wait.is_some() => {
-                    let (status, why) = (loaded_run.head.status, EARLIER_INPUT_FIRST.to_owned());
-                    return Err(EngineError::WrongStatus { run, status, why });
-                }
+                Ok(None) if signal.wait.is_some() => return Err(earlier_input_first(&loaded_run)),
                 Ok(None) => self.buffer_signal(scope, &loaded_run, signal, &payload).await,
                 Err(refused) => {
                     return self.resolve_refusal(scope, run, signal, &payload, key.as_ref(), refused).await;

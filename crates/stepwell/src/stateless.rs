@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use stepwell_core::snapshot::RunEnd;
 use stepwell_core::{Failure, RunId, Snapshot};
-use stepwell_store::{Document, DocumentQuery, HistoryQuery, MemoryStore, Status, Store};
+use stepwell_store::{Document, DocumentQuery, HistoryQuery, MemoryStore, Status, Store, StoreError};
 
 use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
@@ -14,6 +14,9 @@ use crate::lists;
 use crate::loaded_run::{CommitExtras, LoadedRun};
 use crate::run_driver;
 use crate::start::{Fresh, Start};
+
+/// Number of documents or history entries that are read at a time.
+const PAGE: u32 = 200;
 
 /// The result of a stateless execution.
 #[derive(Debug, Clone)]
@@ -32,7 +35,8 @@ pub struct StatelessResult {
 
 impl Engine {
     /// Runs a workflow in memory, to its end or to the first wait or timer, and returns its snapshot. Nothing is
-    /// stored. Fails before the start if the definition needs children or the data store.
+    /// stored. Fails before the start if the definition needs children or the data store, or if this process drives
+    /// [`Options::max_runs`](crate::Options::max_runs) runs already.
     pub async fn run_stateless(&self, start: Start) -> Result<StatelessResult, EngineError> {
         self.permit(Permission::Manage)?;
         let workflow = self.inner.workflow(self.scope, &start.workflow).await?;
@@ -49,6 +53,10 @@ impl Engine {
                 start.workflow
             )));
         }
+        let Some(_permit) = self.inner.concurrency.try_acquire(&start.workflow) else {
+            let why = "this process drives its maximum number of runs (`max_runs`); try again later";
+            return Err(StoreError::Unavailable(why.to_owned()).into());
+        };
         let inner = self.inner.in_memory(Arc::new(MemoryStore::new()));
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let process = inner.process();
@@ -100,13 +108,26 @@ impl Inner {
         run: RunId,
         loaded_run: LoadedRun,
     ) -> Result<StatelessResult, EngineError> {
-        let query =
-            DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 1_000, cursor: None };
-        let documents = lists::shown(self.store.documents(engine.scope, query).await?).items;
-        let query = HistoryQuery { run, from: 0, with_state: false, limit: 1_000 };
-        let rows = self.store.history(engine.scope, query).await?.items;
-        let history = rows.iter().map(|row| serde_json::from_slice(&row.entry)).collect::<Result<_, _>>();
-        let history = history.map_err(|error| EngineError::Unreadable { run, why: error.to_string() })?;
+        let (mut documents, mut cursor) = (Vec::new(), None);
+        loop {
+            let any = DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: PAGE, cursor };
+            let page = lists::shown(self.store.documents(engine.scope, any).await?);
+            documents.extend(page.items);
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let (mut history, mut more) = (Vec::new(), Some(0));
+        while let Some(from) = more {
+            let query = HistoryQuery { run, from, with_state: false, limit: PAGE };
+            let rows = self.store.history(engine.scope, query).await?.items;
+            more = rows.last().filter(|_| rows.len() == PAGE as usize).map(|row| row.version + 1);
+            for row in rows {
+                let entry = serde_json::from_slice(&row.entry);
+                history.push(entry.map_err(|error| EngineError::Unreadable { run, why: error.to_string() })?);
+            }
+        }
         let result = match loaded_run.snapshot.finished() {
             Some(RunEnd::Completed { output, .. }) => output.clone(),
             _ => None,

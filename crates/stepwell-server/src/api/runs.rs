@@ -2,6 +2,7 @@
 
 mod command;
 mod follow;
+mod preview;
 mod record;
 mod timeline;
 mod view;
@@ -15,7 +16,7 @@ use serde_json::Value;
 use stepwell::core::{Name, RunId, Timestamp};
 use stepwell::registry::OWN;
 use stepwell::store::{HistoryQuery, HistoryRow, RunQuery, StoreError};
-use stepwell::{Engine, Permission, Run, Signal, Signalled, Start};
+use stepwell::{Engine, Permission, Run, Signal, SignalPreview, Signalled, Start};
 
 use super::Server;
 use super::admission::preferred_wait;
@@ -25,6 +26,7 @@ use super::reply::Reply;
 use super::route::{Route, get, post};
 use super::shapes::{Condition, Id, InstantGiven, Listing, Page, RunStatus, Span, named, span};
 use crate::routes::problem::Problem;
+use preview::PredictedEffect;
 use timeline::TimelineRow;
 use view::{Checkpoint, CheckpointState, RunDetails, RunRow};
 
@@ -174,6 +176,8 @@ struct SendSignal {
     /// Reason for answering in place of the wait's answerers, which requires `workflow:admin`. It is audited.
     #[schemars(length(min = 1, max = 1000))]
     reason: Option<String>,
+    /// True = report what the signal would do now, but do not send it. Default: false.
+    dry_run: Option<bool>,
 }
 
 /// Result of sending a signal.
@@ -182,6 +186,12 @@ struct SendSignal {
 struct SignalSent {
     /// `consumed` = the signal moved the run or started an action; `buffered` = it waits until the run accepts it.
     outcome: SignalOutcome,
+    /// True if the signal was not sent: the other fields are a prediction. Absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dry_run: Option<bool>,
+    /// The effect of a signal that would be consumed. Present only for a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effect: Option<PredictedEffect>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -189,6 +199,15 @@ struct SignalSent {
 enum SignalOutcome {
     Consumed,
     Buffered,
+}
+
+impl From<Signalled> for SignalOutcome {
+    fn from(outcome: Signalled) -> Self {
+        match outcome {
+            Signalled::Consumed => SignalOutcome::Consumed,
+            Signalled::Buffered => SignalOutcome::Buffered,
+        }
+    }
 }
 
 pub(super) fn routes() -> Vec<Route> {
@@ -227,13 +246,14 @@ pub(super) fn routes() -> Vec<Route> {
             .gives_text("text/event-stream", "Events `checkpoint` with the history entry, `unreadable` with a checkpoint that cannot be read, and `status`.")
             .to(follow::follow),
         post("/v1/runs/{run}/signals/{name}", "signalRun", manage, "Send a signal to a run; the body is the payload.")
-            .notes("`Idempotency-Key` is the id of the signal. Signals with the same id are delivered once during the life of the run.")
+            .notes("`Idempotency-Key` is the id of the signal. Signals with the same id are delivered once during the life of the run. With `dryRun`, a signal that would be refused gets that refusal.")
             .keyed()
             .ok::<SignalSent>("Outcome of the signal.")
             .to(signal),
     ];
     routes.extend(command::routes());
     routes.extend(record::routes());
+    routes.extend(preview::routes());
     routes
 }
 
@@ -395,10 +415,14 @@ async fn signal(call: Call<SignalPath, SendSignal, Payload>) -> Result<Reply, Pr
     if let Some(reason) = &call.query.reason {
         signal = signal.reason(reason);
     }
+    if call.query.dry_run == Some(true) {
+        let SignalPreview { outcome, is_repeated, effect } =
+            engine.run(call.path.run).preview(signal).await?;
+        let effect = effect.map(PredictedEffect::of).transpose()?;
+        let predicted = SignalSent { outcome: outcome.into(), dry_run: Some(true), effect };
+        return Ok(Reply::ok(&predicted)?.replayed(is_repeated));
+    }
     let done = engine.signal_once(call.path.run, signal).await?;
-    let outcome = match done.value {
-        Signalled::Consumed => SignalOutcome::Consumed,
-        Signalled::Buffered => SignalOutcome::Buffered,
-    };
-    Ok(Reply::ok(&SignalSent { outcome })?.replayed(!done.is_new))
+    let sent = SignalSent { outcome: done.value.into(), dry_run: None, effect: None };
+    Ok(Reply::ok(&sent)?.replayed(!done.is_new))
 }

@@ -13,7 +13,7 @@ fn verb(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[track_caller]
-fn json(folder: &Path, arguments: &[&str]) -> Value {
+pub(crate) fn json(folder: &Path, arguments: &[&str]) -> Value {
     let (code, out, err) = verb(folder, &[arguments, &["--json"]].concat());
     assert_eq!(code, Some(0), "{arguments:?}: {out} {err}");
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))

@@ -38,6 +38,7 @@ mod maintenance;
 mod manual;
 mod oidc;
 mod people;
+mod previews;
 mod records;
 mod schedules;
 mod serving;

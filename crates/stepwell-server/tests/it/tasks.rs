@@ -68,7 +68,7 @@ async fn changes_of_a_worker_are_committed_with_its_result() {
     let add = json!({"action": "store.increment", "input": {"namespace": "n", "key": "paid", "by": 5},
         "saveAs": "sum"});
     let unknown = complete(json!([add, {"action": "store.add", "input": {}}])).await.is(422, "invalid");
-    assert!(unknown["detail"].as_str().unwrap().starts_with("write 2: a worker cannot stage"), "{unknown}");
+    assert!(unknown["detail"].as_str().unwrap().starts_with("Write 2: a worker cannot stage"), "{unknown}");
     complete(json!([{"action": "store.set"}])).await.is(400, "badBody");
     server.get("/v1/kv/n/paid").await.is(404, "noKey");
     let keep = json!({"action": "document.put", "input": {"key": "receipt", "kind": "receipt", "body": 5}});

@@ -45,7 +45,7 @@ struct ListDocuments {
 /// A document of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct RunDocument {
+pub(super) struct RunDocument {
     /// Key of the document. At each version, a run shows at most one document per key.
     key: String,
     /// Name of the document's type.
@@ -66,7 +66,7 @@ struct RunDocument {
 }
 
 impl RunDocument {
-    fn of(document: Document) -> Result<Self, Problem> {
+    pub(super) fn of(document: Document) -> Result<Self, Problem> {
         let Document { run: _, key, kind, body, tags, visible_from, visible_to, at } = document;
         let body = serde_json::from_slice(&body).map_err(|error| Problem::internal(&error))?;
         Ok(RunDocument { key, kind, body, tags, visible_from, visible_to, at })
