@@ -1,19 +1,34 @@
 //! Opens stores and closes engines as a program would.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stepwell::Engine;
 use stepwell::engine::Builder;
-use stepwell_sqlite::SqliteStore;
+use stepwell_sqlite::{OpenError, SqliteStore};
 use stepwell_store::Store;
 
 use crate::site::Place;
 
+/// Maximum time until a store that this process has dropped has released its file.
+const RELEASED: Duration = Duration::from_secs(10);
+
 /// Opens the store of a place with its default options.
 pub(crate) async fn open(place: &Place) -> Result<Arc<dyn Store>, String> {
     match place {
-        Place::Sqlite(path) => Ok(Arc::new(SqliteStore::open(path).map_err(|error| error.to_string())?)),
+        Place::Sqlite(path) => {
+            let began = Instant::now();
+            loop {
+                match SqliteStore::open(path) {
+                    Ok(store) => return Ok(Arc::new(store)),
+                    // The previous store is dropped, but its threads may not have ended yet.
+                    Err(OpenError::InUse { .. }) if began.elapsed() < RELEASED => {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+        }
         Place::Postgres(test_schema) => {
             Ok(Arc::new(test_schema.open().await.map_err(|error| error.to_string())?))
         }

@@ -76,7 +76,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("Bea is invited; the sender sees that the flow is {}.", begun.status);
     let watching = begun.token.ok_or("a flow that waits has a token")?;
     let mine = Resume::new(&watching).input(&json!({"name": "Mallory", "password": "let me in!"}));
-    assert_eq!(flows.resume(mine).await?.status, Status::Waiting);
+    assert_eq!(flows.resume(mine).await, Err(FlowError::WatchOnly));
+    assert_eq!(flows.resume(Resume::new(&watching)).await?.status, Status::Waiting);
     println!("  The sender cannot answer for her: this token only shows that the flow waits.");
 
     let found = HandleQuery {

@@ -425,10 +425,19 @@ impl Server {
         let path = RawPathParams::from_request_parts(&mut head, &()).await;
         let path = path.map_err(|_| Problem::bad("badParameter", "The path is not valid UTF-8."))?;
         let path: Vec<_> = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let admitted = self.admitted(route, &mut head, &path).await?;
+        let admitted = match self.admitted(route, &mut head, &path).await {
+            Ok(admitted) => admitted,
+            Err(problem) => {
+                body::discard(&head.headers, body).await;
+                return Err(problem);
+            }
+        };
         let body = match route.input.has_body {
             true => self.body(route, body).await?,
-            false => axum::body::Bytes::new(),
+            false => {
+                body::discard(&head.headers, body).await;
+                axum::body::Bytes::new()
+            }
         };
         let query = head.uri.query().map(str::to_owned);
         let wait = admission::wait_of(query.as_deref(), &head.headers, self.options.max_wait);

@@ -115,7 +115,8 @@ impl Operation {
             }
             Body::None | Body::Fields => {}
         }
-        command.about(self.about.clone()).long_about(None)
+        let request = format!("Request: {} {}", self.method, self.path);
+        command.about(self.about.clone()).long_about(None).after_help(request)
     }
 
     /// Returns true if the operation has its own dry run. Then `--dry-run` is sent to the server.

@@ -1,7 +1,9 @@
 //! Reading of requests: a body within a size limit, JSON with known fields only, and the query.
 
-use axum::body::{Body, Bytes, to_bytes};
-use axum::http::header::CONTENT_TYPE;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::http::header::{CONTENT_TYPE, EXPECT};
 use axum::http::{HeaderMap, StatusCode};
 use http_body_util::LengthLimitError;
 use serde_json::{Map, Value};
@@ -48,6 +50,19 @@ pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
         }
         Problem::bad("bodyUnreadable", "The body is incomplete: the connection ended before its end.")
     })
+}
+
+/// Maximum size and time of reading the body of a refused request.
+const DISCARDED: (usize, Duration) = (64 * 1024, Duration::from_secs(1));
+
+/// Reads the body of a refused request and drops it. A connection with an unread body is closed after the response, and
+/// the next request that a client sends on it would be lost.
+pub(crate) async fn discard(headers: &HeaderMap, body: Body) {
+    let (bytes, time) = DISCARDED;
+    // A client that waits for `100 Continue` has not sent the body.
+    if !headers.contains_key(EXPECT) && body.size_hint().lower() <= bytes as u64 {
+        let _ = tokio::time::timeout(time, to_bytes(body, bytes)).await;
+    }
 }
 
 /// Reads a JSON object and rejects unknown fields. An empty body is an empty object.

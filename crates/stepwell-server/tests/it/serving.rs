@@ -135,6 +135,25 @@ impl Serving {
     }
 }
 
+/// A past bug: the server closed the connection of a refused request whose body had not arrived yet, and a client lost
+/// its next request.
+#[test]
+fn connection_stays_usable_after_a_refused_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = dev(folder.path());
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let head = "POST /v1/runs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sw_wrong\r\n\
+                content-type: application/json\r\ncontent-length: 2\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    stream.write_all(b"{}GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let statuses: Vec<_> = text.split("HTTP/1.1 ").skip(1).map(|response| &response[..3]).collect();
+    assert_eq!(statuses, ["401", "200"], "{text}");
+}
+
 /// Follows the walkthrough that `stepwell dev` prints: a run waits, is signalled, fails, is retried and finishes. A
 /// `kill -9` in the middle changes nothing but the key.
 #[test]

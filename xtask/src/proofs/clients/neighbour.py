@@ -205,6 +205,7 @@ class Neighbour:
         self.ask("simulateDocument", body={"name": self.flow("bell"), "document": text, "input": {"whose": self.mark}})
         self.ask("testDocument", body={"name": self.flow("bell"), "document": text})
         self.ask("evaluateExpression", body={"expression": "whose & '!'", "input": {"whose": self.mark}})
+        self.ask("runStateless", body={"workflow": self.flow("loop"), "input": {"items": [self.mark]}})
 
     # Runs.
 
@@ -219,6 +220,8 @@ class Neighbour:
         self.ask("listRuns", query={"workflow": self.flow("bell")})
         self.ask("diagnoseRun", {"run": run})
         self.ask("drawRun", {"run": run})
+        self.ask("listTransitions", {"run": run})
+        self.go(run, query={"dryRun": "true", "forWait": wait["activation"]})
         self.go(run, query={"forWait": wait["activation"]}, once=f"{self.tag}-go")
         self.go(run, query={"forWait": wait["activation"]}, once=f"{self.tag}-go")
         self.ended(run)

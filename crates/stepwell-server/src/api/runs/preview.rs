@@ -151,7 +151,7 @@ pub(super) fn routes() -> Vec<Route> {
             .ok::<Page<AvailableTransition>>("All transitions, in the order of the definition for each activation.")
             .to(transitions),
         post("/v1/stateless-runs", "runStateless", Permission::Manage, "Run a workflow without a database, to its end or to its first wait or timer.")
-            .notes("Nothing is stored, and the run stops if the connection is closed. Actions are called as in any run. A workflow that needs children or the data store is refused.")
+            .notes("Nothing is stored, so a response that is lost cannot be fetched again. Actions are called as in any run. A workflow that needs children or the data store is refused.")
             .ok::<StatelessRun>("State of the run at its end, or at its first wait or timer.")
             .to(run_stateless),
     ]
