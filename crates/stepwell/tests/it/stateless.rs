@@ -249,3 +249,33 @@ async fn concurrent_stateless_runs_are_independent() {
     let all = soon(futures_util::future::join_all(all)).await;
     assert!(all.into_iter().all(|pass| pass.unwrap().status == Status::Completed));
 }
+
+#[tokio::test]
+async fn stateless_run_counts_toward_max_runs() {
+    let (calls, is_free) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
+    let (called, freed) = (calls.clone(), is_free.clone());
+    let wait = move |_: Cx, _: Value| {
+        let (called, freed) = (called.clone(), freed.clone());
+        async move {
+            called.fetch_add(1, Ordering::SeqCst);
+            freed.notified().await;
+            Ok::<_, ActionError>(json!("Dear Ada"))
+        }
+    };
+    let build = |builder: Builder| {
+        builder.workflow(letter()).action("write", wait).with(|options| options.max_runs = 1)
+    };
+    let engine = kit::start(build).await.unwrap();
+    let first = engine.run_stateless(to_ada(false));
+    let second = async {
+        while calls.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        let refused = engine.run_stateless(to_ada(false)).await.map(|done| done.status);
+        is_free.notify_one();
+        refused
+    };
+    let (first, second) = soon(async { tokio::join!(first, second) }).await;
+    assert_eq!(first.unwrap().status, Status::Completed);
+    assert!(second.unwrap_err().to_string().contains("`max_runs`"));
+}
