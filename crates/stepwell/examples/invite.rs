@@ -77,7 +77,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let watching = begun.token.ok_or("a flow that waits has a token")?;
     let mine = Resume::new(&watching).input(&json!({"name": "Mallory", "password": "let me in!"}));
     assert_eq!(flows.resume(mine).await, Err(FlowError::WatchOnly));
-    assert_eq!(flows.resume(Resume::new(&watching)).await?.status, Status::Waiting);
+    assert_eq!(flows.show(&watching).await?.status, Status::Waiting);
     println!("  The sender cannot answer for her: this token only shows that the flow waits.");
 
     let found = HandleQuery {

@@ -278,6 +278,18 @@ impl ActionInfo {
         self
     }
 
+    /// Declares another spelling of a field of the input, which the type of the input accepts as a serde alias.
+    #[must_use]
+    pub(crate) fn alias(mut self, field: &str, spelling: &str) -> Self {
+        if let Some(Value::Object(fields)) = self.input.pointer_mut("/properties")
+            && let Some(mut schema) = fields.get(field).cloned()
+        {
+            schema["description"] = format!("Another spelling of `{field}`.").into();
+            fields.insert(spelling.to_owned(), schema);
+        }
+        self
+    }
+
     /// Declares that a field of the input holds the text of an expression, which is checked before a workflow runs.
     #[must_use]
     pub(crate) fn expression(mut self, field: &str) -> Self {

@@ -423,6 +423,9 @@ fn waits_for_children(before: &Snapshot, after: &Snapshot) -> ActivationId {
 pub(crate) fn refusal(refused: &Refused) -> Failure {
     let code = match refused {
         Refused::Cell { error: CellError::Conflict { .. }, .. } => "conflict",
+        Refused::Cell { .. } | Refused::Link { .. } | Refused::Document { .. } | Refused::Nul { .. } => {
+            "invalid"
+        }
         _ => "refused",
     };
     let failure = Failure::new(code, refused.to_string());

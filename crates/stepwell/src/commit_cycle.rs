@@ -12,8 +12,8 @@ use stepwell_core::snapshot::{ChildEnd, RunEnd};
 use stepwell_core::{DecideError, Definition, DefinitionHash, Failure, Name, Snapshot, Timestamp};
 use stepwell_store::plan::ownership;
 use stepwell_store::{
-    Commit, CommitError, CommitId, Committed, NextState, Ownership, ProcessId, Refused, RunUpdate, Status,
-    StoreError, StoredWait, TenantScope,
+    Commit, CommitError, CommitId, Committed, Head, NextState, Ownership, ProcessId, Refused, RunUpdate,
+    Status, StoreError, StoredWait, TenantScope,
 };
 
 use crate::concurrency::Permit;
@@ -149,7 +149,7 @@ impl Inner {
         let in_flight = still_in_flight(in_flight, &after);
         let (status, wake, owner) = match &next {
             Some(next) => self.status_after_commit(loaded_run, &after, next, &in_flight, by, now),
-            None => (Status::Running, loaded_run.head.wake, Ownership::Keep),
+            None => unplanned(&loaded_run.head, by, now),
         };
         expect_fence(loaded_run, &mut after, owner, by);
         let (open, close, offered) = changed_waits(loaded_run, &after);
@@ -422,6 +422,17 @@ impl Inner {
         self.wake_at(head.wake);
         self.recent.put(scope, loaded_run);
         None
+    }
+}
+
+/// Returns the status, wake-up time and ownership of a commit whose next step is planned after it. If no process owns
+/// the run, it is due at once.
+fn unplanned(head: &Head, by: CommittedBy, now: Timestamp) -> (Status, Option<Timestamp>, Ownership) {
+    match by {
+        CommittedBy::Anyone(process) if head.owner.is_none() => {
+            (Status::Running, Some(now), process.map_or(Ownership::Keep, Ownership::Take))
+        }
+        CommittedBy::Anyone(_) | CommittedBy::Owner => (Status::Running, head.wake, Ownership::Keep),
     }
 }
 

@@ -86,6 +86,32 @@ impl Command {
         };
         format!("run.{word}")
     }
+
+    /// Returns the command for the audit trail, which outlives the run. So it names patched fields without their values.
+    fn audit_detail(&self) -> Value {
+        let mut detail = serde_json::to_value(self).expect("a command is plain data");
+        if let Command::Patch { fields } = self {
+            let mut names = Vec::new();
+            patched(fields, "", &mut names);
+            detail["fields"] = names.into();
+        }
+        detail
+    }
+}
+
+/// Maximum number of patched fields that an audit row names.
+const FIELDS_NAMED: usize = 100;
+
+/// Adds the JSON pointers of the values that a merge patch sets or removes.
+fn patched(fields: &Value, pointer: &str, found: &mut Vec<String>) {
+    match fields.as_object().filter(|fields| !fields.is_empty()) {
+        _ if found.len() == FIELDS_NAMED => {}
+        Some(fields) => fields.iter().for_each(|(name, value)| {
+            let name = name.replace('~', "~0").replace('/', "~1");
+            patched(value, &format!("{pointer}/{name}"), found);
+        }),
+        None => found.push(pointer.to_owned()),
+    }
 }
 
 /// The author of a command, with preconditions and reason.
@@ -291,8 +317,7 @@ impl Inner {
             if let Some(change) = &mut next.change {
                 change.entry.actor.clone_from(&by.actor);
             }
-            let detail = serde_json::to_value(command).expect("a command is plain data");
-            next.extras.audit.push(by.audit(run, &command.operation(), &detail));
+            next.extras.audit.push(by.audit(run, &command.operation(), &command.audit_detail()));
             next.extras.keys.extend(key.cloned());
             if next.ledger.stopped.is_none() {
                 self.slots.clear(scope.run(run));

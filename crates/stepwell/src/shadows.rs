@@ -471,7 +471,11 @@ impl Engine {
     }
 
     /// Rejects filters on columns that the workflow does not declare, and an unknown workflow.
-    async fn check_filters(&self, workflow: &Name, filters: &[ShadowFilter]) -> Result<(), EngineError> {
+    pub(crate) async fn check_filters(
+        &self,
+        workflow: &Name,
+        filters: &[ShadowFilter],
+    ) -> Result<(), EngineError> {
         let check = |known: &Workflow| {
             filters.iter().try_for_each(|filter| declared(known, &filter.name, filter.is.kind()))
         };

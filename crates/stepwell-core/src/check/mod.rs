@@ -97,7 +97,7 @@ pub enum ProblemCode {
     BadTrigger,
     /// The workflow keeps its state in a token or behind a handle, but this part needs a durable run.
     NeedsDurableRun,
-    /// A step that sends a message leads to no wait.
+    /// A step that sends a message leads to no wait, or no pause follows a change of the strategy.
     NoWait,
     /// A limit is exceeded.
     TooLarge,
@@ -162,7 +162,7 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     let shadows = shadow::columns(&spec, &mut report);
     let routes = graph::explore(&spec, &links, limits, &mut report);
     let inside = bodies::nest(&spec, &links, &mut report);
-    flows::check(&spec, &mut report);
+    flows::check(&spec, &links, &mut report);
     if !report.problems.is_empty() {
         let key = |problem: &Problem| (problem.at.clone(), problem.code, problem.message.clone());
         report.problems.sort_by_cached_key(key);

@@ -128,6 +128,7 @@ fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
     let timed = with(|t| t.after_ms(5)).strategy("sealed");
     all.push((Code::NeedsDurableRun, "transition `odd`", timed));
     all.push((Code::NoWait, "transition `odd`", with(|t| t.action("flow.sendOut"))));
+    all.push((Code::NoWait, "transition `odd`", with(|t| t.action("flow.useStrategy"))));
     all.push((Code::BadLoop, "place `round`", open_loop()));
     all.push((Code::BadPath, "transition `odd`", with(|t| t.set("vars..x", json!(1)))));
     all

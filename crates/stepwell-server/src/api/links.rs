@@ -91,7 +91,7 @@ struct LookUpLinks {
     /// Finds only links whose other end has this type.
     #[schemars(length(min = 1, max = 256))]
     to_type: Option<String>,
-    /// Maximum number of rows, 1 to 200. Default: 50.
+    /// Maximum number of rows, 1 to 200. Default: 100.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
     /// The `nextCursor` of the previous page.
@@ -351,9 +351,7 @@ async fn remove(call: Call<NamespacePath, DeleteLinks>) -> Result<Reply, Problem
 async fn look_up(call: Call<NamespacePath, LookUpLinks>) -> Result<Reply, Problem> {
     let links = call.engine().links(&call.path.namespace);
     let LookUpLinks { kind, id, direction, relation, to_type, limit, cursor } = call.query;
-    let listing = Listing::of(limit, cursor);
     let direction = direction.map_or(Direction::Forward, Into::into);
-    let (limit, cursor) = (Some(listing.limit()), listing.cursor());
     let lookup = Lookup { of: Entity::new(kind, id), direction, relation, to_type, limit, cursor };
     Reply::ok(&Page::of(links.lookup(lookup).await?, LinkMatch::from))
 }

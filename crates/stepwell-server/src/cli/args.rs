@@ -222,7 +222,7 @@ impl Taken {
         let arg = arg.long(flag);
         match (self.kind, self.name.as_str()) {
             (_, "If-None-Match") | (Kind::Flag, _) => arg.action(ArgAction::SetTrue),
-            (_, "wait") => {
+            (Kind::Text, "wait") => {
                 arg.num_args(0..=1).require_equals(true).default_missing_value("60s").value_name("DURATION")
             }
             (Kind::List, _) => arg.action(ArgAction::Append).value_name("VALUE"),

@@ -44,6 +44,7 @@ pub(super) fn with_verbs(command: Command) -> Command {
         .about("Answer the wait of a flow and use up its token")
         .arg(data("Answer: JSON, `@FILE`, or `-` for standard input"))
         .arg(text("outcome", "Outcome to choose, if the wait has several"))
+        .arg(text("idempotency-key", "Idempotency key: a repeated answer gets the same response"))
         .arg(token().action(ArgAction::Set));
     command
         .mut_subcommand("event", |noun| noun.subcommand(emit))
@@ -126,10 +127,13 @@ fn resuming(matches: &ArgMatches) -> Result<ApiRequest, Failure> {
     if let Some(outcome) = option_value(matches, "outcome") {
         fields["outcome"] = outcome.into();
     }
+    let key = option_value(matches, "idempotency-key").map(str::to_owned);
+    let key = key.map(|key| (axum::http::HeaderName::from_static("idempotency-key"), key));
     let body = Some(("application/json".to_owned(), fields.to_string().into_bytes()));
     Ok(ApiRequest {
         method: axum::http::Method::POST,
         path: "/v1/flows/resume".to_owned(),
+        headers: key.into_iter().collect(),
         body,
         ..ApiRequest::default()
     })

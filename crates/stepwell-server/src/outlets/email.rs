@@ -14,6 +14,9 @@ use super::mailer::{Mailer, MailerBuilder, dated, mailbox, worded};
 use super::template::{Read, Written};
 use super::{Links, MessageTemplate, SetupError};
 
+/// Name of the template of messages that name none.
+const DEFAULT: &str = "default";
+
 /// Builder of a mail outlet.
 #[derive(Clone)]
 pub struct EmailBuilder {
@@ -161,6 +164,10 @@ impl Outlet for Email {
             })
         })
     }
+
+    fn check_template(&self, name: &str) -> Result<(), String> {
+        if name == DEFAULT { Ok(()) } else { self.0.template(name).map(drop) }
+    }
 }
 
 impl Inner {
@@ -181,18 +188,18 @@ impl Inner {
 
     fn words(&self, message: &Message) -> Result<Written, OutletError> {
         let usual = &self.usual[usize::from(message.expires_at.is_some())];
-        let template = match &message.template {
-            None => self.templates.get("default").unwrap_or(usual),
-            Some(name) => self.templates.get(name).ok_or_else(|| {
-                let known: Vec<_> = self.templates.keys().map(|name| format!("`{name}`")).collect();
-                OutletError::new(format!(
-                    "unknown template `{name}`; registered templates: {}",
-                    known.join(", ")
-                ))
-                .non_retryable()
-            })?,
+        let template = match message.template.as_deref() {
+            None | Some(DEFAULT) => self.templates.get(DEFAULT).unwrap_or(usual),
+            Some(name) => self.template(name).map_err(|why| OutletError::new(why).non_retryable())?,
         };
         template.write(message, &self.links.to(&message.token))
+    }
+
+    fn template(&self, name: &str) -> Result<&Read, String> {
+        self.templates.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.templates.keys().map(|name| format!("`{name}`")).collect();
+            format!("unknown template `{name}`; registered templates: {}", known.join(", "))
+        })
     }
 }
 

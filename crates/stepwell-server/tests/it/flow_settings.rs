@@ -114,6 +114,32 @@ fn settings_decide_strategy_lifetime_and_allowed_workflows() {
     assert!(shown.contains("\"kind\":\"durable\""), "{shown}");
 }
 
+/// G11: values of flow steps that cannot work are refused when the document is published, and so is a change of the
+/// strategy without effect.
+#[test]
+fn flow_steps_that_cannot_work_are_not_published() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = "[server]\npublic_url = \"https://flows.example.com\"\n[mail]\nhost = \"127.0.0.1\"\nport = 1\n\
+                    security = \"none\"\nfrom = \"flows@example.com\"\n[flows.outlets.mail]\nkind = \"email\"\n";
+    let server = served(folder.path(), settings);
+    let send = |more: &str| {
+        format!(
+            "name: send\nsteps:\n  - {{ id: send, type: action.call, action: flow.sendOut, input: {{ outlet: mail, to: a@example.com, {more} }} }}\n  - {{ id: ask, type: human.task }}\n"
+        )
+    };
+    let change = "name: send\nstrategy: sealed\nsteps:\n  - { id: ask, type: human.task }\n  - { id: change, type: action.call, action: flow.useStrategy, input: { strategy: handle } }\n";
+    for (text, code) in [
+        (send("template: nope"), "unknownTemplate"),
+        (send("ttl: 0s"), "badTtl"),
+        (send("ttl: soon"), "badTtl"),
+        (change.to_owned(), "noWait"),
+    ] {
+        let refused = publish(&server, "send", &text);
+        assert_eq!(refused["errors"][0]["code"], code, "{text}: {refused}");
+    }
+    assert_eq!(publish(&server, "send", &send("template: default, ttl: 1h"))["version"], 1);
+}
+
 /// G11: an answer link is created over HTTP and on the command line, and answers its wait.
 #[test]
 fn an_answer_link_is_created_over_http_and_cli() {

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 use stepwell_core::document::SourceProblem;
+use stepwell_core::time::duration_ms;
 use stepwell_core::{Location, Name, WorkflowSource};
 
 use super::Catalogue;
 use super::check::at_step;
-use crate::error::EngineError;
 use crate::flow::flows::{Shared, reserved_route};
 use crate::flow::strategy::{ROUTES, refuses_runs};
 
@@ -92,7 +92,8 @@ impl Catalogue {
 /// The code of a part that only a durable run can have.
 const NEEDS_RUN: &str = "needsDurableRun";
 
-/// Lists the strategies and outlets that steps name literally and that are not registered.
+/// Lists the fields of steps of flows whose literal value cannot work: an unknown strategy, outlet or template, and a
+/// lifetime that is not positive.
 fn unknown_names(document: &WorkflowSource, flows: &Shared) -> Vec<SourceProblem> {
     let mut problems = Vec::new();
     for transition in &document.definition().spec().transitions {
@@ -100,17 +101,29 @@ fn unknown_names(document: &WorkflowSource, flows: &Shared) -> Vec<SourceProblem
         let Some((_, field)) = NAMED.iter().find(|(action, _)| call.name.as_str() == *action) else {
             continue;
         };
-        let Some(name) = call.input.get(field).and_then(Value::as_str) else { continue };
-        let known = match *field {
-            "strategy" => flows.strategies.get(name).map(drop),
-            _ => flows.outlet(name).map(drop),
+        let mut add = |field: &str, code, message| {
+            problems.push(at_step(document, &transition.id, &format!("/{field}"), code, message));
         };
-        let Err(error) = known else { continue };
-        let code = match &error {
-            EngineError::UnknownStrategy { .. } => "unknownStrategy",
-            _ => "unknownOutlet",
-        };
-        problems.push(at_step(document, &transition.id, &format!("/{field}"), code, error.to_string()));
+        let literal = |field: &str| call.input.get(field).and_then(Value::as_str);
+        if let Some(Err(error)) = literal("strategy").map(|name| flows.strategies.get(name)) {
+            add(field, "unknownStrategy", error.to_string());
+        }
+        match literal("outlet").map(|name| flows.outlet(name)) {
+            Some(Err(error)) => add(field, "unknownOutlet", error.to_string()),
+            Some(Ok(outlet)) => {
+                if let Some(Err(why)) = literal("template").map(|name| outlet.check_template(name)) {
+                    add("template", "unknownTemplate", why);
+                }
+            }
+            None => {}
+        }
+        if let Some(ttl) = literal("ttl")
+            && duration_ms(&ttl.into()).is_none_or(|ms| ms == 0)
+        {
+            let message =
+                format!("`ttl` must be a duration above zero, such as `30m` or `P3D` (got `{ttl}`)");
+            add("ttl", "badTtl", message);
+        }
     }
     problems
 }

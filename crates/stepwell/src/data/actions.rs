@@ -532,7 +532,7 @@ struct LookupInput {
     /// Only links to entities of this type. Default: all types.
     #[serde(default, alias = "right_type")]
     to_type: Option<String>,
-    /// Page size, 1 to 200. Default: 50.
+    /// Page size, 1 to 200. Default: 100.
     #[serde(default)]
     limit: Option<u32>,
     /// `next_cursor` of the previous page. Default: the first page.
@@ -786,9 +786,12 @@ pub(crate) fn equip(builder: Builder) -> Builder {
     let builder = writes.into_iter().fold(builder, |builder, name| {
         builder.describe(name, |info| hinted(info).permission(Permission::Manage).stageable())
     });
-    reads.into_iter().fold(builder, |builder, name| {
+    let builder = reads.into_iter().fold(builder, |builder, name| {
         builder.describe(name, |info| hinted(info).permission(Permission::Read).without_side_effects())
-    })
+    });
+    builder
+        .describe("links.lookup", |info| info.alias("to_type", "right_type"))
+        .describe("links.list", |info| info.alias("from_type", "left_type").alias("to_type", "right_type"))
 }
 
 /// Adds hints for editors: namespaces, types and relations are free text, with the names in use as suggestions.

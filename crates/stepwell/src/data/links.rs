@@ -29,6 +29,9 @@ pub struct Match {
     pub created_by_run: Option<RunId>,
 }
 
+/// Default page size of a lookup. Other listings have fewer rows by default.
+pub(crate) const LOOKUP_ROWS: u32 = 100;
+
 /// Selects links of one entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lookup {
@@ -40,7 +43,7 @@ pub struct Lookup {
     pub relation: Option<String>,
     /// Only links to entities of this type.
     pub to_type: Option<String>,
-    /// Page size, 1 to 200. Default: 50.
+    /// Page size, 1 to 200. Default: 100.
     pub limit: Option<u32>,
     /// Cursor that the previous page returned in `next`. Default: the first page.
     pub cursor: Option<String>,
@@ -198,7 +201,13 @@ pub(crate) fn looked_up(
     let Lookup { of: end, direction, relation, to_type, limit, cursor } = lookup;
     let which = LinkFilter::Of { end, direction, far: trim(to_type) };
     let namespace = namespace.trim().to_owned();
-    Ok(LinkQuery { namespace, which, relation: trim(relation), limit: page(limits, limit)?, cursor })
+    Ok(LinkQuery {
+        namespace,
+        which,
+        relation: trim(relation),
+        limit: page(limits, limit.or(Some(LOOKUP_ROWS)))?,
+        cursor,
+    })
 }
 
 /// Builds a query for the links of a namespace.

@@ -343,6 +343,9 @@ impl Flows {
     /// Lists handles: stored flow states and answer links. The store has only the hashes of their secrets.
     pub async fn handles(&self, query: HandleQuery) -> Result<Page<HandleRow>, FlowError> {
         self.engine.permit(Permission::View)?;
+        if let (Some(workflow), false) = (&query.workflow, query.shadows.is_empty()) {
+            self.engine.check_filters(workflow, &query.shadows).await?;
+        }
         Ok(self.found(query).await?)
     }
 

@@ -140,6 +140,11 @@ pub trait Outlet: Send + Sync {
     /// Sends a message. It is called again after a retryable failure, and may be called twice for one message after a
     /// crash.
     fn send(&self, message: Message) -> BoxFuture<Result<(), OutletError>>;
+
+    /// Fails if the outlet has no such template. Workflow documents that name it are then refused.
+    fn check_template(&self, _name: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 impl<F, Fut> Outlet for F

@@ -719,7 +719,7 @@ async fn oversized_commit_is_a_final_failure() {
     engine.advance(60 * SECOND).await;
     let view = run.view().await.unwrap();
     assert_eq!((view.status, view.ledger.failures.len()), (Status::Failed, 1));
-    assert_eq!(error_code(&run).await.as_deref(), Some("refused"));
+    assert_eq!(error_code(&run).await.as_deref(), Some("invalid"));
 }
 
 #[tokio::test]

@@ -294,7 +294,7 @@ async fn invalid_child_discards_everything_staged() {
 
 #[tokio::test]
 async fn refused_document_discards_everything_staged() {
-    leaves_no_trace("refused", |cx| {
+    leaves_no_trace("invalid", |cx| {
         cx.put_document("", "report", &json!({}), &[])?;
         Ok(Value::Null)
     })

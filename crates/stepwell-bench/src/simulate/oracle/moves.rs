@@ -1,6 +1,6 @@
 //! Checks that a checkpoint follows from the previous one: by the model, for each activation, and in the data.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepwell_core::snapshot::{Activation, ActivationStatus, ChildEnd, RunEnd};
 use stepwell_core::{HistoryEntry, RunId, Snapshot};
 use stepwell_store::{Loaded, Status};
@@ -287,13 +287,16 @@ fn check_context(
     Err(format!("{name}: `{word}` left the data as {}, expected {expected}", after.context()))
 }
 
-/// Checks that an operator's patch changes the named fields and nothing else.
+/// Checks that an operator's patch changes the named field to a number and nothing else.
 fn check_patch(shadow: &Shadow, applied: &Applied<'_>, after: &Snapshot) -> Result<(), String> {
     let audit = applied.commit.audit.iter().find(|audit| audit.operation == "run.patch");
     let detail = audit.and_then(|audit| serde_json::from_slice::<Value>(&audit.detail).ok());
-    let number = detail.map_or(Value::Null, |detail| detail["detail"]["fields"]["patched"].clone());
+    let is_named = detail.is_some_and(|detail| detail["detail"]["fields"] == json!(["/patched"]));
     let mut expected = shadow.snapshot.context().clone();
-    expected["patched"] = number;
+    expected["patched"] = Value::Null;
+    if is_named && after.context()["patched"].is_number() {
+        expected["patched"] = after.context()["patched"].clone();
+    }
     if *after.context() == expected && after.activations() == shadow.snapshot.activations() {
         return Ok(());
     }

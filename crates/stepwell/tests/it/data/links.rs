@@ -213,7 +213,7 @@ async fn a_lookup_page_has_1_to_200_rows_and_a_cursor() {
         assert_eq!(listed.unwrap_err().code(), "invalid");
         assert_eq!(links.types(Some(limit), None).await.unwrap_err().code(), "invalid");
     }
-    assert_eq!(links.lookup(with(None)).await.unwrap().items.len(), 50);
+    assert_eq!(links.lookup(with(None)).await.unwrap().items.len(), 100);
     assert_eq!(links.lookup(with(Some(200))).await.unwrap().items.len(), 200);
     let all: Vec<_> = (0..201).map(|at| format!("{at:03} related")).collect();
     for limit in [1, 7, 200] {

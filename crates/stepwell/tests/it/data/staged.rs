@@ -157,7 +157,7 @@ async fn an_invalid_write_at_the_commit_fails_the_action() {
     text.set(&json!("text")).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(60 * SECOND).await;
-    assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("refused")));
+    assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("invalid")));
     assert_eq!(run.view().await.unwrap().ledger.failures.len(), 1, "the action is not retried");
     assert_eq!(engine.kv("test").get("a").await.unwrap(), None);
     assert_eq!(text.get().await.unwrap(), Some(json!("text")));

@@ -117,7 +117,7 @@ async fn a_refused_change_fails_the_attempt_and_none_is_made() {
     let bad = [
         (TaskWrite::new("store.set", stale), "conflict"),
         (TaskWrite::new("store.set", json!({"namespace": "n"})), "invalidInput"),
-        (TaskWrite::new("document.put", json!({"key": "", "kind": "note", "body": 1})), "refused"),
+        (TaskWrite::new("document.put", json!({"key": "", "kind": "note", "body": 1})), "invalid"),
     ];
     for (number, (write, code)) in bad.into_iter().enumerate() {
         let task = one(&engine).await;
@@ -243,4 +243,23 @@ async fn keyed_changes_of_two_workers_are_made_once() {
         assert_eq!(context(&run).await["worked"]["count"], expected);
     }
     assert_eq!(stored(&engine, "count").await, Some(json!(1)));
+}
+
+/// C7: the step after a result that is known at the commit starts at once, not when the lease would have ended.
+#[tokio::test]
+async fn the_next_step_starts_at_once_after_a_staged_result() {
+    let work = Transition::new("work", "todo", "next").action("work").save_as("worked");
+    let copy = Transition::new("copy", "next", "done").action("transform");
+    let copy = copy
+        .input(json!({"input": {"$expr": "context.worked"}, "expression": "count.value"}))
+        .save_as("copy");
+    let spec = Spec::new("worked").step("todo").step("next").transition(work).transition(copy);
+    let engine =
+        office(spec.end_with("done", json!({"$expr": "context.copy"})).initial("todo").build().unwrap())
+            .await;
+    let run = begun(&engine, "worked").await;
+    let task = one(&engine).await;
+    let count = TaskWrite::new("store.increment", json!({"namespace": "n", "key": "count"})).save_as("count");
+    assert_eq!(completed(&engine, &task, vec![count]).await, None);
+    assert_eq!(status(&run).await, Status::Completed);
 }
