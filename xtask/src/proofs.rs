@@ -15,6 +15,7 @@ mod commit;
 mod contract;
 mod data;
 mod documents;
+mod doors;
 mod events;
 mod figures;
 mod flows;
@@ -89,6 +90,11 @@ const PROOFS: &[Proof] = &[
         name: "columns",
         about: "shadow columns of published workflows are healed, migrated and filtered over HTTP as in a naive model",
         run: clients::columns,
+    },
+    Proof {
+        name: "doors",
+        about: "every promise is kept through Rust, workflow documents, HTTP and the command line, as the table says",
+        run: doors::prove,
     },
     Proof {
         name: "slow-sockets",

@@ -129,6 +129,15 @@ pub(super) fn tenants(size: Size) -> Result<(), String> {
     verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
 }
 
+/// Returns the command that shows the promises through each door.
+pub(super) fn doors(store: &str, size: Size) -> Result<Command, String> {
+    let mut command = client("doors.py", size)?;
+    command.args(["--store", store]).arg("--bench").arg(super::bench(size)?);
+    command.arg("--contract").arg(process::root().join("docs/openapi.json"));
+    command.arg("--reference").arg(process::root().join("docs/reference/cli.md"));
+    Ok(command)
+}
+
 /// Returns the command of a client, with the path of the server program.
 fn client(name: &str, size: Size) -> Result<Command, String> {
     let mut command = Command::new("python3");

@@ -134,7 +134,8 @@ class Conversation(socketserver.StreamRequestHandler):
                 self.say("354 go on")
                 text = b""
                 while (line := self.rfile.readline()) not in (b".\r\n", b""):
-                    text += line
+                    # SMTP doubles a dot at the beginning of a line.
+                    text += line.removeprefix(b".")
                 text = quopri.decodestring(text).decode(errors="replace")
                 found = re.search(re.escape(PUBLIC) + r"(/l/[A-Za-z0-9._~%-]+)", text)
                 if not found:
