@@ -135,6 +135,5 @@ fn resuming(matches: &ArgMatches) -> Result<ApiRequest, Failure> {
         path: "/v1/flows/resume".to_owned(),
         headers: key.into_iter().collect(),
         body,
-        ..ApiRequest::default()
     })
 }
