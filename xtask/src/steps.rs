@@ -79,6 +79,7 @@ const LONG: &[&str] = &[
     "engine on postgres",
     "store on postgres",
     "proof contract",
+    "proof doors",
     "tests of it-server",
     "proof storm",
     "engine on sqlite",

@@ -172,8 +172,11 @@ fn kind(contract: &Value, schema: &Value) -> String {
             values.iter().map(|value| format!("`{}`", value.as_str().unwrap_or("null"))).collect();
         return values.join(" ");
     }
-    let constants = schema["oneOf"].as_array().into_iter().flatten().filter_map(|one| one["const"].as_str());
-    let constants: Vec<_> = constants.map(|value| format!("`{value}`")).collect();
+    // Variants without a description share one `enum`; each of the others is a `const`.
+    let variants = schema["oneOf"].as_array().into_iter().flatten().flat_map(|one| {
+        one["enum"].as_array().into_iter().flatten().chain(one.get("const")).filter_map(Value::as_str)
+    });
+    let constants: Vec<_> = variants.map(|value| format!("`{value}`")).collect();
     if !constants.is_empty() {
         return constants.join(" ");
     }
