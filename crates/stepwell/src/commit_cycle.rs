@@ -16,6 +16,7 @@ use stepwell_store::{
     Status, StoreError, StoredWait, TenantScope,
 };
 
+use crate::answering;
 use crate::concurrency::Permit;
 use crate::engine::Inner;
 use crate::error::EngineError;
@@ -253,6 +254,10 @@ impl Inner {
                 return Ok(Some(committed));
             }
             Err(CommitError::Refused(Refused::Moved { .. })) => return Err(CommitFailure::Moved),
+            // Another answer to the wait was recorded, so the run has moved. The store checks keys before revisions.
+            Err(CommitError::Refused(
+                Refused::KeyReused { operation, .. } | Refused::Done { operation, .. },
+            )) if answering::is_answer(&operation) => return Err(CommitFailure::Moved),
             Err(CommitError::Refused(Refused::Fenced { .. })) => return Err(CommitFailure::Fenced),
             Err(CommitError::Refused(refused)) => return Err(CommitFailure::Refused(refused)),
             Err(CommitError::Store(error)) => return Err(CommitFailure::Store(error)),

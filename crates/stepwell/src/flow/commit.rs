@@ -22,7 +22,6 @@ use super::outlet::{Message, Outgoing, QueuedMessage};
 use super::resume::{FLOW, HandleReservation, IdempotentRequest};
 use super::strategy::{Strategy, WATCH};
 use super::token::{self, Bound, Claims, Purpose, Secret};
-use crate::answering;
 use crate::commit_cycle::{CommitFailure, open_waits_of};
 use crate::error::EngineError;
 use crate::lists;
@@ -655,10 +654,6 @@ impl Flows {
                 Err(FlowError::KeyReused { key }.into())
             }
             (Refused::Done { operation, .. }, _) if operation == SEALED => Err(FlowError::Gone.into()),
-            // Another answer to this wait was recorded meanwhile. The next execution finds the wait answered.
-            (Refused::KeyReused { operation, .. }, _) if answering::is_answer(&operation) => {
-                Err(FlowCommitError::Again)
-            }
             // Another single-use write was committed meanwhile. The next execution finds its result.
             (Refused::Done { .. }, _) => Err(FlowCommitError::Again),
             (Refused::Handle { actual: None, .. } | Refused::RunExists { .. }, _) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepwell::core::retry::Retry;
-use stepwell::core::spec::{Guard, Transition};
+use stepwell::core::spec::{Guard, Place, Transition, Wait};
 use stepwell::core::{Definition, Limits, Refusal, Spec};
 use stepwell::store::{
     Commit, CommitId, Fault, Faulty, NewMessage, OnMissingRun, SendMessage, Status, Store, TenantScope,
@@ -920,5 +920,32 @@ async fn second_answer_to_a_wait_is_refused() {
     );
     run.signal(Signal::new("SAY").answering(second[0])).await.unwrap();
     engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+/// A past bug: the signal was refused because its process did not know of the first answer yet.
+#[tokio::test]
+async fn signal_after_an_answer_in_another_process_reaches_the_next_wait() {
+    let ask = || {
+        let form = Some(json!({"type": "integer"}));
+        Place::Wait(Wait { signal: Some("SAY".into()), form, ..Wait::default() })
+    };
+    let twice = Spec::new("twice").place("one", ask()).place("two", ask()).end("done").signal("SAY");
+    let twice = twice.initial("one").auto("next", "one", "two").auto("end", "two", "done").build().unwrap();
+    let (store, clock) = ground().await;
+    let engine = async || {
+        let definition = twice.clone();
+        TestEngine::start_on(store.clone(), clock.clone(), |engine| engine.workflow(definition))
+            .await
+            .unwrap()
+    };
+    let (one, other) = (engine().await, engine().await);
+    let run = one.start(Start::new("twice")).await.unwrap();
+    one.settle().await;
+    assert_eq!(places(&run).await, [stepwell::core::Name::from("one")]);
+    other.signal(run.id(), Signal::new("SAY").with(&1)).await.unwrap();
+    other.settle().await;
+    assert_eq!(one.signal(run.id(), Signal::new("SAY").with(&2)).await.unwrap(), Signalled::Consumed);
+    settle(&[&one, &other]).await;
     assert_eq!(status(&run).await, Status::Completed);
 }
