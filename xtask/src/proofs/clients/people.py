@@ -134,7 +134,7 @@ class Proof:
         for number in range(TRIES):
             person = self.dice.choice(self.people)
             door = "cli" if self.dice.random() < self.options.cli else self.dice.choice(doors)
-            target = late if late and self.dice.random() < 0.25 else wait
+            target = late if late and door != "plain" and self.dice.random() < 0.25 else wait
             key = f"{wait['id']}-{number}" if self.dice.random() < 0.5 else None
             try_ = {"run": wait["run"], "wait": target["id"], "activation": target["activation"], "person": person, "door": door, "key": key, "payload": {"by": f"{person.name}-{number}"}, "late": target is late}
             drawn.append(try_)
