@@ -216,7 +216,8 @@ class Neighbour:
         self.ask("startRun", body={"workflow": self.flow("bell"), "id": run, "input": changed}, once=f"{self.tag}-start-one", want=(422,))
         self.settled(run, "waiting")
         self.ask("showRun", {"run": run})
-        wait = self.ask("listWaits", query={"run": run})["items"][0]
+        # The waits of both tenants look the same here. `tasks_of_people` compares some that differ.
+        wait = self.ask.quietly("listWaits", query={"run": run})["items"][0]
         self.ask("listRuns", query={"workflow": self.flow("bell")})
         self.ask("diagnoseRun", {"run": run})
         self.ask("drawRun", {"run": run})
@@ -420,7 +421,7 @@ class Neighbour:
     def waits_for_events(self):
         run = self.ask("startRun", body={"workflow": self.flow("parcel"), "id": self.id("parcel"), "input": {"parcel": "p-1"}})["id"]
         self.settled(run, "waiting")
-        self.ask("listWaits", query={"run": run})
+        self.ask.quietly("listWaits", query={"run": run})
         self.delivered(self.emit("seen", "p-1", {"parcel": "p-1", "whose": self.mark}))
         self.ended(run)
         # An event that is accepted before its wait opens.
