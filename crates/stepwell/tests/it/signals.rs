@@ -925,7 +925,7 @@ async fn second_answer_to_a_wait_is_refused() {
 
 /// A past bug: the signal was refused because its process did not know of the first answer yet.
 #[tokio::test]
-async fn signal_after_an_answer_in_another_process_reaches_the_next_wait() {
+async fn signal_after_an_answer_elsewhere_reaches_the_next_wait() {
     let ask = || {
         let form = Some(json!({"type": "integer"}));
         Place::Wait(Wait { signal: Some("SAY".into()), form, ..Wait::default() })
