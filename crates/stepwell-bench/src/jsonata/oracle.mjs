@@ -193,8 +193,8 @@ const CHANGES = {
       "function parseInteger(value, picture) {\n        if (value !== undefined && picture !== undefined) help.bounded(value);",
     ],
     [
-      "const fullRegex = '^' + matchSpec.parts",
-      "help.bounded(timestamp);\n        const fullRegex = '^' + matchSpec.parts",
+      "function parseDateTime(timestamp, picture) {",
+      "function parseDateTime(timestamp, picture) {\n        help.bounded(timestamp);",
     ],
   ],
   "unicode-strings": [
