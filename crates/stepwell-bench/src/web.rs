@@ -140,7 +140,9 @@ pub(crate) fn prepare(
         let store = SqliteStore::open(&file).map_err(|error| error.to_string())?;
         let engine = Engine::builder(Arc::new(store)).start().await.map_err(|error| error.to_string())?;
         let (name, text) = workflow;
-        let published = engine.catalogue().publish(name, Publish::text(text).activate()).await;
+        // The server has more actions than this engine.
+        let publish = Publish::text(text).activate().allow_unknown_actions();
+        let published = engine.catalogue().publish(name, publish).await;
         // An SQLite file belongs to one process at a time: close it before the program opens it.
         engines::close(engine).await;
         published.map(drop).map_err(|error| error.to_string())

@@ -28,6 +28,7 @@ impl Spec {
             output: None,
             triggers: Vec::new(),
             strategy: None,
+            timeout_ms: None,
             firing: Firing::default(),
             completion: Completion::default(),
             document: None,
@@ -45,6 +46,13 @@ impl Spec {
     #[must_use]
     pub fn strategy(mut self, strategy: impl Into<String>) -> Self {
         self.strategy = Some(strategy.into());
+        self
+    }
+
+    /// Sets the maximum lifetime of a run, in milliseconds. A run that has not ended by then is cancelled.
+    #[must_use]
+    pub fn timeout_ms(mut self, ms: u64) -> Self {
+        self.timeout_ms = Some(ms);
         self
     }
 

@@ -106,6 +106,26 @@ pub(crate) struct LoopNode {
 pub(crate) enum OverNode {
     Items { list: Template, item: String },
     While(Condition),
+    Pages(PagesNode),
+}
+
+#[derive(Debug)]
+pub(crate) struct PagesNode {
+    pub(crate) fetch: PlaceIndex,
+    pub(crate) list: Template,
+    pub(crate) cursor: Expr,
+    pub(crate) next: String,
+    pub(crate) item: String,
+}
+
+impl LoopNode {
+    /// Returns the place that fetches a page, if the loop is over pages.
+    pub(crate) fn fetch(&self) -> Option<PlaceIndex> {
+        match &self.over {
+            OverNode::Pages(pages) => Some(pages.fetch),
+            OverNode::Items { .. } | OverNode::While(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -284,7 +304,12 @@ impl Definition {
         is_local || is_read || !node.set.is_empty()
     }
 
-    /// Returns the spec this definition was built from.
+    /// Returns the maximum lifetime of a run in milliseconds, if it has one.
+    pub fn timeout_ms(&self) -> Option<u64> {
+        self.spec().timeout_ms
+    }
+
+    /// Returns the spec that the definition was built from.
     pub fn spec(&self) -> &Spec {
         &self.0.spec
     }

@@ -878,7 +878,7 @@ impl<'a> Decider<'a> {
         let Candidate { transition, activation } =
             self.current_candidate(call.activation, &call.transition)?;
         let retry = &transition.retry;
-        if retry.covers(&failure.code, failure.is_final) {
+        if retry.covers(failure) {
             let earlier = activation.retried.get(&transition.id).copied().unwrap_or_default();
             let number = retries.saturating_add(earlier).saturating_add(1);
             if let Some(ms) = retry.delay_before(number) {

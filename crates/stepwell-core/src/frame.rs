@@ -19,9 +19,12 @@ pub struct Frame {
     /// The current round of the loop, counted from 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub round: u32,
-    /// The list that the loop iterates over.
+    /// The list that the loop iterates over. A loop over pages has none while it fetches a page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<ListId>,
+    /// The number of rounds before the current page of a loop over pages.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub before_page: u32,
     /// The results of the earlier rounds, if they are collected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<Value>,

@@ -97,6 +97,7 @@ impl Graph {
                     graph.edges.extend(error.map(|to| plain(to, "error")));
                 }
                 PlaceKind::Loop(node) => {
+                    graph.edges.extend(node.fetch().map(|to| plain(to, "page")));
                     graph.edges.push(plain(node.first, "round"));
                     graph.edges.push(plain(node.then, "after"));
                     graph.edges.extend(node.error_place.map(|to| plain(to, "error")));

@@ -32,6 +32,7 @@
 
 pub mod answerer;
 pub mod builder;
+pub mod codes;
 pub mod definition;
 pub mod dispatch;
 pub mod document;

@@ -67,6 +67,9 @@ impl Definition {
 /// two calls.
 pub(crate) fn needs_durable_run(spec: &Spec) -> Vec<(Location, &'static str)> {
     let mut found = Vec::new();
+    if spec.timeout_ms.is_some() {
+        found.push((Location::Field("timeout"), "timeout of the whole run"));
+    }
     for (name, place) in &spec.places {
         let Place::Wait(wait) = place else { continue };
         let what = match (&wait.children, &wait.event) {

@@ -11,7 +11,7 @@ use crate::limits::LimitExceeded;
 use crate::schema::SchemaViolation;
 use crate::snapshot::ActivationId;
 use crate::template::TemplateError;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, missing_unit};
 
 /// The reason why `dispatch` returned no decision.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -153,7 +153,13 @@ pub enum DecideError {
     /// The expression of a timer gave no valid time.
     #[error(
         "transition `{transition}`: `{word}` gave {found}; expected {}",
-        if *word == "until" { "an RFC 3339 timestamp" } else { "an ISO 8601 duration or a number of seconds" }
+        match *word {
+            "until" => "an RFC 3339 timestamp".to_owned(),
+            _ => found.parse().ok().and_then(|found| missing_unit("", &found)).map_or_else(
+                || "a duration with a unit, such as `30s` or `PT5M`".to_owned(),
+                |why| format!("a duration with a unit: {why}"),
+            ),
+        }
     )]
     InvalidTimestamp {
         transition: Name,
@@ -253,12 +259,28 @@ pub struct Failure {
     /// Mismatches of an invalid input, each with its position in the input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<SchemaViolation>,
+    /// HTTP status of the response that is the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
 }
 
 impl Failure {
     /// Creates a failure that may be retried.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Failure { code: code.into(), message: message.into(), is_final: false, errors: Vec::new() }
+        Failure {
+            code: code.into(),
+            message: message.into(),
+            is_final: false,
+            errors: Vec::new(),
+            status: None,
+        }
+    }
+
+    /// Sets the HTTP status of the response that is the failure.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
     }
 
     /// Marks the failure as final: it is not retried.

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codes;
 use crate::ids::Name;
+use crate::refusal::Failure;
 
 /// Default delay before the first retry, in milliseconds.
 pub const DEFAULT_DELAY_MS: u64 = 1_000;
@@ -91,9 +93,13 @@ impl Retry {
         Some(grown.min(self.max_delay_ms))
     }
 
-    /// Returns true if a failure with this code may be retried.
-    pub fn covers(&self, code: &str, is_final: bool) -> bool {
-        !is_final && self.retry_on.as_ref().is_none_or(|codes| codes.iter().any(|listed| listed == code))
+    /// Returns true if the failure may be retried. A final failure is retried only if its HTTP status is listed.
+    pub fn covers(&self, failure: &Failure) -> bool {
+        match &self.retry_on {
+            None => !failure.is_final,
+            Some(listed) if failure.is_final => codes::lists_status(listed, failure),
+            Some(listed) => codes::lists(listed, failure),
+        }
     }
 }
 
@@ -108,6 +114,7 @@ fn default_max_delay() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{Backoff, Retry};
+    use crate::refusal::Failure;
 
     #[test]
     fn delays_double_up_to_the_maximum() {
@@ -130,9 +137,10 @@ mod tests {
     #[test]
     fn only_listed_codes_that_are_not_final_are_retried() {
         let retry = Retry { attempts: 1, retry_on: Some(vec!["timeout".into()]), ..Retry::default() };
-        assert!(retry.covers("timeout", false));
-        assert!(!retry.covers("timeout", true));
-        assert!(!retry.covers("other", false));
-        assert!(Retry::default().covers("other", false));
+        let failure = |code: &str| Failure::new(code, "it failed");
+        assert!(retry.covers(&failure("timeout")));
+        assert!(!retry.covers(&failure("timeout").non_retryable()));
+        assert!(!retry.covers(&failure("other")));
+        assert!(Retry::default().covers(&failure("other")));
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::decision_builder::{DecisionBuilder, Origin, Way, check_context};
-use crate::definition::{CollectNode, EachNode, JoinNode, LoopNode, OverNode, PlaceIndex, PlaceKind};
+use crate::definition::{
+    CollectNode, EachNode, JoinNode, LoopNode, OverNode, PagesNode, PlaceIndex, PlaceKind,
+};
 use crate::expr::Budget;
 use crate::frame::{Frame, List, ListId};
 use crate::guard::{VARS, View};
@@ -18,6 +20,9 @@ use crate::template::Template;
 /// Maximum number of rounds that one change may start. The run then stays in the loop place and continues with the
 /// next change.
 const MAX_ROUNDS_PER_CHANGE: u32 = 8;
+
+/// The name of a page in the expressions that read its items and its cursor.
+const PAGE: &str = "page";
 
 /// Maximum nesting depth of places being entered. Beyond it, an error fails the whole change instead of leading to an
 /// error place.
@@ -50,9 +55,7 @@ impl DecisionBuilder<'_> {
         match self.compiled.place(&frame.place).map(|node| &node.kind) {
             Some(PlaceKind::Loop(node)) => {
                 node.index.iter().for_each(&mut forget);
-                if let OverNode::Items { item, .. } = &node.over {
-                    forget(item);
-                }
+                node.over.locals().into_iter().for_each(|name| forget(&name.to_owned()));
             }
             Some(PlaceKind::Catch { local, .. }) => forget(local),
             _ => {}
@@ -97,10 +100,12 @@ impl DecisionBuilder<'_> {
         if is_next_round && origin.entry_value == EntryValue::LeaveLoop {
             return self.leave_loop(place, node, origin, event);
         }
-        let ready = if is_next_round {
-            self.finish_round(name, node, &mut origin, event)
-        } else {
-            self.begin_loop(name, node, &mut origin, event)
+        let ready = match (&node.over, is_next_round) {
+            (_, false) => self.begin_loop(name, node, &mut origin, event),
+            (OverNode::Pages(pages), true) if is_fetching(&origin) => {
+                self.take_page(name, pages, &mut origin)
+            }
+            (_, true) => self.finish_round(name, node, &mut origin, event),
         };
         if let Err(error) = ready {
             return self.handle_error(node.error_place, origin, error);
@@ -118,17 +123,48 @@ impl DecisionBuilder<'_> {
         origin: &mut Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
-        let (list, item) = match &node.over {
-            OverNode::Items { list, item } => {
+        let list = match &node.over {
+            OverNode::Items { list, .. } => {
                 let (id, list) = self.list(name, list, &origin.locals, event)?;
                 // Checked before the first round, so that a list that is too long is not processed in part.
                 self.check_count(name, list.items().len(), node.most)?;
-                (Some(id), Some(item.as_str()))
+                Some(id)
             }
-            OverNode::While(_) => (None, None),
+            OverNode::While(_) | OverNode::Pages(_) => None,
         };
         origin.entry_value = EntryValue::Nothing;
-        push_frame(origin, name, list, item.into_iter().chain(node.index.as_deref()));
+        push_frame(origin, name, list, node.over.locals().into_iter().chain(node.index.as_deref()));
+        Ok(())
+    }
+
+    /// Takes the page that was fetched: its items replace those of the page before, and its cursor is kept for the
+    /// next one.
+    fn take_page(&mut self, name: &Name, pages: &PagesNode, origin: &mut Origin) -> Result<(), DecideError> {
+        let page = match std::mem::take(&mut origin.entry_value) {
+            EntryValue::Failed(failure) => return Err(DecideError::Raised(failure)),
+            EntryValue::Value(page) => page,
+            EntryValue::Nothing | EntryValue::LeaveLoop => Value::Null,
+        };
+        let locals = Map::from_iter([(PAGE.to_owned(), page)]);
+        let (id, _) = self.list(name, &pages.list, &locals, &Value::Null)?;
+        let view = View::new(&self.next, &locals, &Value::Null, self.now);
+        let cursor = pages
+            .cursor
+            .eval(&view, &mut Budget::default())
+            .map_err(|error| DecideError::Expression { at: format!("cursor of `{name}`"), error })?;
+        let cursor = cursor.filter(|cursor| !cursor.is_null() && cursor.as_str() != Some(""));
+        let before = origin.locals.remove(&pages.next);
+        if let Some(cursor) = cursor {
+            if before.as_ref() == Some(&cursor) {
+                let message = format!("`{name}`: the next page has the same cursor as this one: {cursor}");
+                return Err(DecideError::Raised(Failure::new("repeatedCursor", message).non_retryable()));
+            }
+            self.compiled.limits.nesting("the cursor", &cursor)?;
+            origin.locals.insert(pages.next.clone(), cursor);
+        }
+        if let Some(frame) = origin.frames.last_mut() {
+            (frame.list, frame.before_page) = (Some(id), frame.round);
+        }
         Ok(())
     }
 
@@ -159,6 +195,10 @@ impl DecisionBuilder<'_> {
     ) -> Result<(), DecideError> {
         self.rounds += 1;
         let name = &self.compiled.places[place].name;
+        if let (Some(fetch), true) = (node.fetch(), is_fetching(&origin)) {
+            self.pass_through(name);
+            return self.enter(fetch, origin, event);
+        }
         let round = origin.frames.last().map_or(0, |frame| frame.round);
         let begins = match self.round(name, node, round, &mut origin, event) {
             Ok(begins) => begins,
@@ -170,6 +210,15 @@ impl DecisionBuilder<'_> {
             }
             self.pass_through(name);
             return self.enter(node.first, origin, event);
+        }
+        if let OverNode::Pages(pages) = &node.over
+            && origin.locals.contains_key(&pages.next)
+        {
+            if let Some(frame) = origin.frames.last_mut() {
+                frame.list = None;
+            }
+            self.pass_through(name);
+            return self.enter(pages.fetch, origin, event);
         }
         self.leave_loop(place, node, origin, event)
     }
@@ -206,10 +255,12 @@ impl DecisionBuilder<'_> {
         event: &Value,
     ) -> Result<bool, DecideError> {
         let begins = match &node.over {
-            OverNode::Items { item, .. } => {
-                let list = origin.frames.last().and_then(|frame| frame.list.clone());
+            OverNode::Items { item, .. } | OverNode::Pages(PagesNode { item, .. }) => {
+                let frame = origin.frames.last();
+                let list = frame.and_then(|frame| frame.list.clone());
+                let before = frame.map_or(0, |frame| frame.before_page);
                 let items = self.items(name, list.as_ref())?;
-                let next = items.items().get(round as usize).cloned();
+                let next = items.items().get(round.saturating_sub(before) as usize).cloned();
                 let begins = next.is_some();
                 if let Some(next) = next {
                     origin.locals.insert(item.clone(), next);
@@ -585,6 +636,22 @@ pub(crate) fn merge_vars<'a>(after: &mut Origin, branches: impl Iterator<Item = 
     }
 }
 
+impl OverNode {
+    /// Returns the names of the locals that hold the item and the cursor.
+    fn locals(&self) -> Vec<&str> {
+        match self {
+            OverNode::Items { item, .. } => vec![item],
+            OverNode::Pages(pages) => vec![&pages.item, &pages.next],
+            OverNode::While(_) => Vec::new(),
+        }
+    }
+}
+
+/// Returns true if the innermost loop, which is over pages, has no page: it fetches one.
+fn is_fetching(origin: &Origin) -> bool {
+    origin.frames.last().is_some_and(|frame| frame.list.is_none())
+}
+
 /// Enters a loop or error scope. Its locals shadow existing locals with the same names.
 fn push_frame<'n>(
     origin: &mut Origin,
@@ -593,6 +660,6 @@ fn push_frame<'n>(
     own: impl IntoIterator<Item = &'n str>,
 ) {
     let hidden = own.into_iter().filter_map(|name| origin.locals.remove_entry(name)).collect();
-    let frame = Frame { place: place.clone(), round: 0, list, results: Vec::new(), hidden };
+    let frame = Frame { place: place.clone(), round: 0, list, before_page: 0, results: Vec::new(), hidden };
     origin.frames.push(frame);
 }

@@ -774,6 +774,7 @@ mod tests {
             frames: vec![Frame {
                 place: "lines".into(),
                 round: 1,
+                before_page: 0,
                 list: Some(list.clone()),
                 results: vec![json!({"id": "r-1"}), Value::Null],
                 hidden: object(&json!({"line": "outer"})),
@@ -820,6 +821,7 @@ mod tests {
             frames: vec![Frame {
                 place: "attempt".into(),
                 round: 0,
+                before_page: 0,
                 list: None,
                 results: Vec::new(),
                 hidden: Map::new(),

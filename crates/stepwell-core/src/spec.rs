@@ -60,6 +60,10 @@ pub struct Spec {
     /// program registers. Default: chosen by the host program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
+    /// Maximum lifetime of a run in milliseconds, counted from its start (default: unlimited). A run that has not
+    /// ended by then is cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
     /// The rule for choosing among several transitions whose guards pass.
     #[serde(default, skip_serializing_if = "is_default")]
     pub firing: Firing,
@@ -243,6 +247,25 @@ pub enum Over {
     },
     /// Repeats while this expression is true. It is evaluated before each round.
     While(String),
+    /// One round for each item of a list that is fetched page by page, in order. Only the current page is kept.
+    Pages(Pages),
+}
+
+/// A list that a loop fetches page by page.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Pages {
+    /// The place of the body that fetches a page and leads back to the loop, with the page as its result.
+    pub fetch: Name,
+    /// The items of a page. Expressions read the page as `page`.
+    pub list: Value,
+    /// Expression that computes the cursor of the next page from `page`. The last page has none, null or an empty
+    /// text.
+    pub cursor: String,
+    /// The local that holds the cursor of the next page. It is undefined before the first page and in the last one.
+    pub next: String,
+    /// The local that holds the item of the round.
+    pub item: String,
 }
 
 /// Collects the results of a fork's branches or of a loop's rounds.
@@ -391,8 +414,8 @@ pub enum TransitionTrigger {
     AfterMs(u64),
     /// Fires at the time that this expression gives when the place is entered, as an RFC 3339 text.
     Until(String),
-    /// Fires after the duration that this expression gives when the place is entered: an ISO 8601 duration, or a
-    /// number of seconds.
+    /// Fires after the duration that this expression gives when the place is entered, as a text with a unit (`PT30S`,
+    /// `30s`) or 0.
     After(String),
 }
 

@@ -111,18 +111,35 @@ impl<'de> Deserialize<'de> for Timestamp {
 }
 /// Parses a duration and returns it in milliseconds.
 ///
-/// Accepts ISO 8601 (`PT30S`), the friendly format (`30s`), or a number of seconds. Years and months are rejected
-/// because their length varies.
+/// Accepts ISO 8601 (`PT30S`), the friendly format (`30s`) and 0. Any other number is rejected, because some programs
+/// count in seconds and others in milliseconds. Years and months are rejected because their length varies.
 pub fn duration_ms(value: &Value) -> Option<u64> {
-    let seconds = match value {
-        Value::Number(number) => number.as_f64()?,
-        Value::String(text) => {
-            let span: jiff::Span = text.parse().ok()?;
-            let day = jiff::SpanRelativeTo::days_are_24_hours();
-            span.total((jiff::Unit::Second, day)).ok()?
-        }
+    let text = match value {
+        Value::Number(number) => return (number.as_f64() == Some(0.0)).then_some(0),
+        Value::String(text) => text,
         _ => return None,
     };
-    let ms = (seconds * 1_000.0).round();
+    let span: jiff::Span = text.parse().ok()?;
+    let day = jiff::SpanRelativeTo::days_are_24_hours();
+    whole_ms(span.total((jiff::Unit::Second, day)).ok()? * 1_000.0)
+}
+
+/// Rounds a number of milliseconds. Returns `None` if it is negative or longer than about 285,000 years.
+pub(crate) fn whole_ms(ms: f64) -> Option<u64> {
+    let ms = ms.round();
     (ms.is_finite() && (0.0..=9.0e15).contains(&ms)).then_some(ms as u64)
+}
+
+/// Explains that a bare number is not a duration, with both readings. Returns `None` if the value is not a number.
+///
+/// `label` is the text before the number, such as `timeout: `.
+pub fn missing_unit(label: &str, value: &Value) -> Option<String> {
+    let number = match value {
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.trim().to_owned(),
+        _ => return None,
+    };
+    let is_number = number.parse::<f64>().is_ok_and(f64::is_finite);
+    let number = number.strip_suffix(".0").unwrap_or(&number);
+    is_number.then(|| format!("`{label}{number}` has no unit: write `{number}ms` or `{number}s`"))
 }

@@ -79,7 +79,7 @@ impl<'a> Walk<'a> {
                     self.leave(place, &forks)?;
                 }
                 PlaceKind::Loop(node) => {
-                    let next = [Some(node.first), Some(node.then), node.error_place];
+                    let next = [node.fetch(), Some(node.first), Some(node.then), node.error_place];
                     next.into_iter().flatten().try_for_each(|next| self.enter(next, forks.clone()))?;
                 }
                 PlaceKind::Catch { first, .. } => self.enter(*first, forks)?,

@@ -92,7 +92,9 @@ async fn load_examples(engine: &Engine) -> Result<usize, Failure> {
         match catalogue.workflow(*name).await {
             Ok(_) => loaded += 1,
             Err(CatalogueError::NotFound { .. }) => {
-                let publish = Publish::text(*text).activate().note("example workflow");
+                // Some examples call actions that a program brings.
+                let publish =
+                    Publish::text(*text).activate().note("example workflow").allow_unknown_actions();
                 match catalogue.publish(*name, publish).await {
                     Ok(_) => loaded += 1,
                     Err(error) => {

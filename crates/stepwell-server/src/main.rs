@@ -17,6 +17,7 @@ mod output;
 mod server;
 mod simulate;
 mod start;
+mod validate;
 mod workflow;
 
 use std::process::ExitCode;

@@ -13,19 +13,12 @@ use stepwell::store::MemoryStore;
 use stepwell::{ActionInfo, CallProblem, Engine, check_calls, check_document_triggers};
 
 use crate::exit::{Code, Failure};
-use crate::{output, simulate};
+use crate::{output, simulate, validate};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Validate workflows and report all problems with line and column.
-    Validate {
-        /// Workflow documents or bundles (YAML or JSON), or definitions (JSON); `-` reads standard input.
-        #[arg(required = true)]
-        files: Vec<PathBuf>,
-        /// Print the result as JSON, one line per file.
-        #[arg(long)]
-        json: bool,
-    },
+    /// Validate workflows and report all problems and warnings with line and column.
+    Validate(validate::Validate),
     /// Draw a workflow as a Mermaid diagram.
     Graph {
         /// Workflow document or definition; `-` reads standard input.
@@ -95,7 +88,7 @@ pub(crate) enum Format {
 
 pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     match verb {
-        Verb::Validate { files, json } => validate_all(files, *json),
+        Verb::Validate(options) => validate::run(options),
         Verb::Graph { file, json } => draw(file, *json),
         Verb::Convert { file, to } => convert(file, *to),
         Verb::Scope { file, step, json } => scope(file, step, *json),
@@ -118,72 +111,22 @@ pub(crate) struct Wrong {
     pub(crate) message: String,
 }
 
-fn validate_all(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
-    let mut wrong = Vec::new();
-    for file in files {
-        let text = read(file)?;
-        let found = match Bundle::is_one(&text) {
-            true => load_bundle(&text).map(|bundle| valid_bundle(&bundle, as_json)),
-            false => load(file, &text).map(|definition| valid(&definition, as_json)),
-        };
-        match found {
-            Ok(lines) => output::line(&lines)?,
-            Err(found) => {
-                if as_json {
-                    output::line(&json!({"valid": false, "problems": found.problems}).to_string())?;
-                }
-                wrong.push(problem_text(files, file, &found));
-            }
-        }
-    }
-    match wrong.is_empty() {
-        true => Ok(()),
-        false if as_json => Err(Failure::new(Code::Invalid, "")),
-        false => Err(Failure::new(Code::Invalid, wrong.join("\n"))),
-    }
-}
-
 /// Returns the message, with the file name in front if several files are checked.
-fn problem_text(files: &[PathBuf], file: &Path, wrong: &Wrong) -> String {
+pub(crate) fn problem_text(files: &[PathBuf], file: &Path, wrong: &Wrong) -> String {
     let name = if files.len() > 1 { format!("{}: ", file.display()) } else { String::new() };
     format!("{name}{}", wrong.message)
 }
 
-fn valid_bundle(bundle: &Bundle, as_json: bool) -> String {
-    let each = bundle.items().iter().map(|item| valid(item.definition(), as_json));
-    match as_json {
-        true => {
-            format!("{{\"valid\":true,\"problems\":[],\"items\":[{}]}}", each.collect::<Vec<_>>().join(","))
-        }
-        false if bundle.items().is_empty() => "the bundle is empty".to_owned(),
-        false => each.collect::<Vec<_>>().join("\n"),
-    }
-}
-
-fn valid(definition: &Definition, as_json: bool) -> String {
-    let (name, hash) = (definition.name(), definition.hash());
-    let known = known_actions();
-    let is_known = |name: &str| known.iter().any(|info| info.name.as_str() == name);
-    let others: Vec<_> = definition.actions().into_iter().filter(|name| !is_known(name)).collect();
-    if as_json {
-        return json!({
-            "valid": true, "name": name, "hash": hash, "problems": [], "ownActions": others
-        })
-        .to_string();
-    }
-    let mut line = format!("{name}: valid, hash {hash}");
-    if !others.is_empty() {
-        let others: Vec<_> = others.iter().map(|name| format!("`{name}`")).collect();
-        line = format!("{line}; calls actions that are not built in: {}", others.join(", "));
-    }
-    line
-}
-
 /// Reads a workflow document or a definition, and checks its action calls.
 fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
-    if is_document(text) {
-        return Ok(load_document(file, text)?.definition().clone());
-    }
+    Ok(match is_document(text) {
+        true => load_document(file, text)?.definition().clone(),
+        false => load_definition(text)?,
+    })
+}
+
+/// Reads a definition, and checks its action calls.
+pub(crate) fn load_definition(text: &str) -> Result<Definition, Wrong> {
     let definition = build(text)?;
     let placed = check_calls(&definition, &known_actions()).into_iter().map(|problem| (None, problem));
     reject_invalid_calls(placed.collect())?;
@@ -199,7 +142,7 @@ pub(crate) fn load_document(file: &Path, text: &str) -> Result<WorkflowSource, W
 }
 
 /// Reads a bundle, and checks the triggers and action calls of its documents.
-fn load_bundle(text: &str) -> Result<Bundle, Wrong> {
+pub(crate) fn load_bundle(text: &str) -> Result<Bundle, Wrong> {
     let bundle = Bundle::read(text).map_err(|found| problems(&found))?;
     check_triggers(bundle.items())?;
     let known = known_actions();
@@ -251,7 +194,7 @@ fn problems(problems: &document::SourceProblems) -> Wrong {
 
 /// Returns true for a workflow document: YAML, or JSON with `steps`, `spec` or `apiVersion`. Other JSON is a
 /// definition.
-fn is_document(text: &str) -> bool {
+pub(crate) fn is_document(text: &str) -> bool {
     let is_yaml = !text.trim_start().starts_with('{');
     let says_so =
         |value: Value| ["steps", "spec", "apiVersion"].iter().any(|field| value.get(field).is_some());
@@ -280,7 +223,7 @@ fn build(text: &str) -> Result<Definition, Wrong> {
     })
 }
 
-fn known_actions() -> Vec<ActionInfo> {
+pub(crate) fn known_actions() -> Vec<ActionInfo> {
     let mut known = Engine::builder(Arc::new(MemoryStore::new())).actions();
     known.extend(stepwell_server::actions::infos());
     known.sort_by(|a, b| a.name.cmp(&b.name));

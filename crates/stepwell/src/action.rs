@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use stepwell_core::document::ActionFacts;
 use stepwell_core::schema::SchemaViolation;
 use stepwell_core::{Failure, Name};
 use stepwell_store::StoreError;
@@ -90,6 +91,13 @@ impl ActionError {
     #[must_use]
     pub fn non_retryable(self) -> Self {
         ActionError(self.0.non_retryable())
+    }
+
+    /// Sets the HTTP status of the response that is the error. Handlers read it as `error.status`, and lists of codes
+    /// name it as `http404` or `http4xx`.
+    #[must_use]
+    pub fn status(self, status: u16) -> Self {
+        ActionError(self.0.status(status))
     }
 
     /// Creates an error for rejected user input. A flow that waits for input pauses again and shows the field errors
@@ -181,6 +189,9 @@ pub struct ActionInfo {
     /// The action only stages changes, so a remote worker can stage it with the result of its task.
     #[serde(rename = "stageable")]
     pub is_stageable: bool,
+    /// Codes of the errors that the action itself raises. `None`: it may raise any code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codes: Option<Vec<String>>,
 }
 
 /// The `format` of input fields that hold the text of an expression.
@@ -209,7 +220,25 @@ impl ActionInfo {
             secret_fields: Vec::new(),
             is_remote: false,
             is_stageable: false,
+            codes: None,
         }
+    }
+
+    /// Declares the codes of the errors that the action itself raises. A `catch` or `retryOn` of another code then is a
+    /// warning. Default: it may raise any code.
+    #[must_use]
+    pub fn codes<C: Into<String>>(mut self, codes: impl IntoIterator<Item = C>) -> Self {
+        self.codes = Some(codes.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Returns the properties that warnings about workflow documents depend on.
+    pub fn facts(&self) -> ActionFacts {
+        let fields = self.output.get("properties").and_then(Value::as_object);
+        let is_paged = fields.is_some_and(|fields| fields.contains_key("next_cursor"));
+        let is_list = |schema: &Value| schema.get("type").and_then(Value::as_str) == Some("array");
+        let lists = fields.into_iter().flatten().filter(|(_, schema)| is_paged && is_list(schema));
+        ActionFacts { codes: self.codes.clone(), lists: lists.map(|(name, _)| name.clone()).collect() }
     }
 
     /// Sets the version of the action. Default: 1.

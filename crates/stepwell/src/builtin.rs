@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepwell_core::time::duration_ms;
+use stepwell_core::time::{duration_ms, missing_unit};
 use stepwell_core::{RunId, Timestamp};
 
 use crate::action::ActionError;
@@ -243,8 +243,12 @@ async fn send_out(cx: Cx, input: SendOutInput) -> Result<SendOutOutput, ActionEr
         outgoing = outgoing.outcome(outcome);
     }
     if let Some(ttl) = ttl {
-        let wrong = || invalid(format!("`ttl` must be a duration such as `30m` or `P3D` (got `{ttl}`)"));
-        let ms = duration_ms(&Value::String(ttl.clone())).ok_or_else(wrong)?;
+        let given = Value::String(ttl.clone());
+        let wrong = || {
+            let why = format!("`ttl` must be a duration such as `30m` or `P3D` (got `{ttl}`)");
+            invalid(missing_unit("ttl: ", &given).unwrap_or(why))
+        };
+        let ms = duration_ms(&given).ok_or_else(wrong)?;
         outgoing = outgoing.ttl(Duration::from_millis(ms));
     }
     cx.send_out(outgoing)?;
@@ -254,6 +258,15 @@ async fn send_out(cx: Cx, input: SendOutInput) -> Result<SendOutOutput, ActionEr
 fn invalid(why: String) -> ActionError {
     ActionError::new("invalidInput", why).non_retryable()
 }
+
+/// Codes of the actions that start runs.
+const STARTS: [&str; 3] = ["invalidStart", "invalid", "keyReused"];
+/// Codes of actions that write data.
+pub(crate) const WRITES: [&str; 3] = ["conflict", "invalid", "keyReused"];
+/// Codes of actions that only read data.
+pub(crate) const READS: [&str; 1] = ["invalid"];
+/// The codes of an action that raises none.
+const NO_CODES: [&str; 0] = [];
 
 /// Registers the built-in actions.
 pub(crate) fn equip(builder: Builder) -> Builder {
@@ -279,19 +292,30 @@ pub(crate) fn equip(builder: Builder) -> Builder {
             send_out,
         )
         .describe("workflow.call", |info| {
-            info.group("workflow").icon("git-fork").permission(Permission::Manage).stageable()
+            info.group("workflow").icon("git-fork").permission(Permission::Manage).stageable().codes(STARTS)
         })
         .describe("workflow.start", |info| {
-            info.group("workflow").icon("play").permission(Permission::Manage).stageable()
+            info.group("workflow").icon("play").permission(Permission::Manage).stageable().codes(STARTS)
         })
         .describe("workflow.signal", |info| {
-            info.group("workflow").icon("bell").permission(Permission::Manage).stageable()
+            info.group("workflow").icon("bell").permission(Permission::Manage).stageable().codes(["invalid"])
         })
         .describe("event.emit", |info| {
-            info.group("workflow").icon("radio").permission(Permission::Manage).stageable()
+            info.group("workflow").icon("radio").permission(Permission::Manage).stageable().codes(WRITES)
         })
-        .describe("log", |info| info.group("data").icon("file-text"))
-        .describe("transform", |info| info.group("data").icon("shuffle").without_side_effects())
-        .describe("flow.useStrategy", |info| info.group("flow").icon("pause"))
-        .describe("flow.sendOut", |info| info.group("flow").icon("send").permission(Permission::Manage))
+        .describe("log", |info| info.group("data").icon("file-text").codes(NO_CODES))
+        .describe("transform", |info| {
+            info.group("data").icon("shuffle").without_side_effects().codes(NO_CODES)
+        })
+        .describe("flow.useStrategy", |info| {
+            info.group("flow").icon("pause").codes(["unknownStrategy", "notAFlow", "needsDurableRun"])
+        })
+        .describe("flow.sendOut", |info| {
+            let codes = ["unknownOutlet", "invalidOutgoing", "cannotSend", "notAFlow"];
+            let more = ["outcomesNeedRun", "answerersNeedMessage", "invalid"];
+            info.group("flow")
+                .icon("send")
+                .permission(Permission::Manage)
+                .codes(codes.into_iter().chain(more))
+        })
 }

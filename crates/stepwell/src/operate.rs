@@ -471,7 +471,8 @@ impl Inner {
         let shadow_revision = self.shadow_revision();
         let mut loaded_run = LoadedRun { workflow, ..original };
         loaded_run.snapshot = Arc::new(change.snapshot);
-        loaded_run.ledger = Ledger::default();
+        let deadline = loaded_run.definition().timeout_ms().map(|ms| now.plus_ms(ms));
+        loaded_run.ledger = Ledger { deadline, ..Ledger::default() };
         loaded_run.inbox.clear();
         loaded_run.suspended = false;
         loaded_run.head.run = id;

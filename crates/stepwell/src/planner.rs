@@ -545,6 +545,6 @@ fn undecidable(error: &stepwell_core::DecideError) -> Failure {
     error.failure()
 }
 
-fn earliest<const N: usize>(times: [Option<Timestamp>; N]) -> Option<Timestamp> {
+pub(crate) fn earliest<const N: usize>(times: [Option<Timestamp>; N]) -> Option<Timestamp> {
     times.into_iter().flatten().min()
 }

@@ -22,7 +22,7 @@ use crate::flow::strategy::refuses_runs;
 use crate::ledger::{ChildNote, Ledger, Stopped};
 use crate::lists;
 use crate::loaded_run::{CommitExtras, InFlightActions, LoadedRun};
-use crate::planner::NextStep;
+use crate::planner::{NextStep, earliest};
 use crate::registry::Workflow;
 use crate::signal::{Signal, Signalled};
 
@@ -313,7 +313,8 @@ impl Inner {
         change.entry.actor.clone_from(&wanted.by);
         let (parent, root) = parent.map_or((None, run), |(parent, root)| (Some(parent), root));
         let child = wanted.waits_on_failure.then(ChildNote::after_retries);
-        let deadline = wanted.deadline.map(|when| when.after(now));
+        let timeout = workflow.definition.timeout_ms().map(|ms| starts_at.plus_ms(ms));
+        let deadline = earliest([wanted.deadline.map(|when| when.after(now)), timeout]);
         let stopped = change.stopped.clone().map(|error| Stopped { at: now, error, activation: None });
         let ledger = Ledger { deadline, child, stopped, ..Ledger::default() };
         let first = self.checkpoint(&change.snapshot, &change.entry)?;

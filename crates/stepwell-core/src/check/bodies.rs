@@ -30,6 +30,9 @@ pub(super) fn nest(spec: &Spec, links: &Links, report: &mut Report) -> Vec<Vec<P
         if links.first[scope].is_some_and(|first| !bodies[scope].contains(&first)) {
             wrong(scope, "the first place must be one of the places of the body".to_owned());
         }
+        if links.fetch[scope].is_some_and(|fetch| !bodies[scope].contains(&fetch)) {
+            wrong(scope, "the place that fetches a page must be one of the places of the body".to_owned());
+        }
         if links.then[scope].is_some_and(|then| bodies[scope].contains(&then)) {
             wrong(scope, "the place after the loop must not be in its body".to_owned());
         }

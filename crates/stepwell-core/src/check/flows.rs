@@ -8,7 +8,7 @@ use super::refs::Links;
 use super::{Location, ProblemCode, Report};
 use crate::ids::Name;
 use crate::needs::needs_durable_run;
-use crate::spec::{Place, Spec, TransitionTrigger};
+use crate::spec::{Over, Place, Spec, TransitionTrigger};
 
 /// The action that sends the answer link of the next wait.
 const SEND_OUT: &str = "flow.sendOut";
@@ -84,7 +84,12 @@ fn leads_to_wait(spec: &Spec, to: &Name) -> bool {
         }
         match spec.places.get(name) {
             Some(Place::Wait(wait)) if wait.children.is_none() => return true,
-            Some(Place::Loop(round)) => open.push(&round.first),
+            Some(Place::Loop(round)) => {
+                open.push(match &round.over {
+                    Over::Pages(pages) => &pages.fetch,
+                    Over::Items { .. } | Over::While(_) => &round.first,
+                });
+            }
             Some(Place::Catch(catch)) => open.push(&catch.first),
             Some(Place::Fork(fork)) => open.extend(&fork.branches),
             // A misspelled place is reported by another pass.

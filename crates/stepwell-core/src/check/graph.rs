@@ -69,7 +69,8 @@ pub(super) fn edges(places: usize, links: &Links) -> Vec<Vec<PlaceIndex>> {
         edges[from].extend(links.retry_target[index]);
     }
     for (index, edges) in edges.iter_mut().enumerate() {
-        edges.extend(links.place_error[index].into_iter().chain(links.first[index]).chain(links.then[index]));
+        let inner = [links.place_error[index], links.first[index], links.then[index], links.fetch[index]];
+        edges.extend(inner.into_iter().flatten());
     }
     edges
 }

@@ -9,7 +9,8 @@ use super::{Location, ProblemCode, Report};
 use crate::answerer::Answerer;
 use crate::definition::{
     self, ActionNode, AwaitedNode, CollectNode, Compiled, Condition, EachNode, GuardNode, JoinNode, LoopNode,
-    OverNode, PlaceIndex, PlaceKind, PlaceNode, RaiseNode, TransitionNode, TransitionTriggerNode, WaitNode,
+    OverNode, PagesNode, PlaceIndex, PlaceKind, PlaceNode, RaiseNode, TransitionNode, TransitionTriggerNode,
+    WaitNode,
 };
 use crate::expr::{Expr, ExprError};
 use crate::ids::{DefinitionHash, Name};
@@ -155,6 +156,10 @@ fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
             match &round.over {
                 Over::Items { list, .. } => parts.template = plain_template(list, "items", &at, report),
                 Over::While(source) => parts.expr = expression(source, &at, report),
+                Over::Pages(pages) => {
+                    parts.template = plain_template(&pages.list, "items", &at, report);
+                    parts.expr = expression(&pages.cursor, &at, report);
+                }
             }
             parts.collect = round.collect.as_ref().map(|collect| collected(collect, &at, report));
         }
@@ -395,6 +400,13 @@ fn assemble_kind(
                     OverNode::Items { list: parts.template.expect(checked), item: item.clone() }
                 }
                 Over::While(_) => OverNode::While(Condition { expr: parts.expr.expect(checked), is_strict }),
+                Over::Pages(pages) => OverNode::Pages(PagesNode {
+                    fetch: links.fetch[index].expect(checked),
+                    list: parts.template.expect(checked),
+                    cursor: parts.expr.expect(checked),
+                    next: pages.next.clone(),
+                    item: pages.item.clone(),
+                }),
             },
             index: round.index.clone(),
             first: links.first[index].expect(checked),

@@ -7,7 +7,7 @@ use crate::definition::PlaceIndex;
 use crate::ids::Name;
 use crate::limits::Limits;
 use crate::spec::{
-    ChildRule, Firing, Fork, Guard, Join, Place, Quorum, Spec, Transition, TransitionTrigger, Wait,
+    ChildRule, Firing, Fork, Guard, Join, Over, Place, Quorum, Spec, Transition, TransitionTrigger, Wait,
 };
 
 /// The names of the spec resolved to indices. Unresolved names are missing.
@@ -21,6 +21,8 @@ pub(super) struct Links {
     pub(super) join_of: Vec<BTreeSet<PlaceIndex>>,
     pub(super) first: Vec<Option<PlaceIndex>>,
     pub(super) then: Vec<Option<PlaceIndex>>,
+    /// The place of a body that fetches a page.
+    pub(super) fetch: Vec<Option<PlaceIndex>>,
     pub(super) bodies: Vec<BTreeSet<PlaceIndex>>,
     /// Per transition, in the order of the spec: source and target.
     pub(super) ends: Vec<(Option<PlaceIndex>, Option<PlaceIndex>)>,
@@ -100,6 +102,7 @@ fn resolve_place(
     report: &mut Report,
 ) {
     let (mut branches, mut of, mut first, mut then) = (Vec::new(), BTreeSet::new(), None, None);
+    let mut fetch = None;
     let (mut body, mut error_place): (&[Name], _) = (&[], None);
     match place {
         Place::Step {} => {}
@@ -120,6 +123,9 @@ fn resolve_place(
             error_place = round.error_place.as_ref();
             first = report.place(&round.first, "the first place", at);
             then = report.place(&round.then, "the place after the loop", at);
+            if let Over::Pages(pages) = &round.over {
+                fetch = report.place(&pages.fetch, "the place that fetches a page", at);
+            }
             body = &round.body;
         }
         Place::Catch(catch) => {
@@ -138,6 +144,7 @@ fn resolve_place(
     links.place_error.push(error_place.and_then(|name| report.place(name, "the error place", at)));
     links.first.push(first);
     links.then.push(then);
+    links.fetch.push(fetch);
     links.bodies.push(body.iter().filter_map(|name| report.place(name, "the body's place", at)).collect());
 }
 

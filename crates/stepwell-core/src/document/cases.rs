@@ -435,10 +435,11 @@ impl Reader<'_> {
         let code = self.need_text(&mut fields, "code");
         let message = fields.text("message", self.report);
         let is_final = fields.flag("final", self.report).unwrap_or(false);
+        let status = fields.number("status", self.report).and_then(|status| u16::try_from(status).ok());
         fields.finish(self.report);
         let code = code?;
         let message = message.unwrap_or_else(|| code.clone());
-        Some(Failure { is_final, ..Failure::new(code, message) })
+        Some(Failure { is_final, status, ..Failure::new(code, message) })
     }
 
     fn happening(&mut self, node: &Node) -> Option<Happening> {

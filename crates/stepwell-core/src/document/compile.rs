@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::fields::Report;
-use super::model::{Each, ItemErrors, OnError, Sleep, Span, Step, StepKind, Wait};
+use super::model::{Each, ItemErrors, OnError, Sleep, Span, Step, StepKind, Switch, Wait};
 use super::problem::Position;
+use crate::codes;
 use crate::ids::Name;
 use crate::retry::{Backoff, Retry};
 use crate::schema::Schema;
@@ -84,6 +85,9 @@ fn prune(spec: &mut Spec) {
             Some(spec::Place::Join(join)) => next.extend(&join.error_place),
             Some(spec::Place::Loop(round)) => {
                 next.extend([&round.first, &round.then]);
+                if let Over::Pages(pages) = &round.over {
+                    next.push(&pages.fetch);
+                }
                 next.extend(&round.error_place);
             }
             Some(spec::Place::Catch(catch)) => next.push(&catch.first),
@@ -112,7 +116,7 @@ pub(super) const END: &str = "end";
 
 /// The surroundings of a step.
 #[derive(Debug, Clone, Default)]
-struct Around {
+pub(super) struct Around {
     /// The place that handles the errors of the step.
     handler: Option<Name>,
     /// The enclosing loop, unless a fork is in between.
@@ -139,7 +143,7 @@ impl Around {
     }
 }
 
-struct Compiler<'a> {
+pub(super) struct Compiler<'a> {
     spec: Spec,
     /// The places of the loops and error scopes that are being compiled, innermost last.
     scopes: Vec<Vec<Name>>,
@@ -263,21 +267,23 @@ impl Compiler<'_> {
         let catch = Catch { local: "error".to_owned(), first: again.clone(), body };
         self.place(retry_place, spec::Place::Catch(catch));
         let mut holds = format!("{tries} < {} and error.final != true", retry.attempts);
-        if let Some(codes) = &retry.retry_on {
-            let codes = serde_json::to_string(codes).expect("a list of texts is plain data");
-            holds = format!("{holds} and error.code in {codes}");
+        if let Some(listed) = &retry.retry_on {
+            holds = format!("{holds} and {}", codes::condition("error", listed));
+            if let Some(statuses) = codes::status_condition("error", listed) {
+                holds = format!("({holds}) or ({tries} < {} and {statuses})", retry.attempts);
+            }
         }
         let pause = match retry.backoff {
             _ if retry.delay_ms == 0 => TransitionTrigger::Auto,
             Backoff::Fixed => TransitionTrigger::AfterMs(retry.delay_ms.min(retry.max_delay_ms).max(1)),
             Backoff::Exponential => {
-                let (delay, most) = (seconds(retry.delay_ms), seconds(retry.max_delay_ms));
+                let (delay, most) = (retry.delay_ms, retry.max_delay_ms);
                 // The number of doublings is capped where the maximum delay is reached, because more would overflow.
                 let doublings = (0..63)
                     .find(|k| retry.delay_ms.saturating_mul(1 << k) >= retry.max_delay_ms)
                     .unwrap_or(0);
                 TransitionTrigger::After(format!(
-                    "$min([{most}, {delay} * $power(2, $min([{doublings}, {tries}]))])"
+                    "$string($min([{most}, {delay} * $power(2, $min([{doublings}, {tries}]))])) & \"ms\""
                 ))
             }
         };
@@ -344,9 +350,10 @@ impl Compiler<'_> {
             StepKind::If { condition, then, otherwise } => {
                 self.either(step, condition, (then, otherwise), next, around)
             }
+            StepKind::Switch(switch) => self.switch(step, switch, next, around),
             StepKind::Each(each) if each.parallel.is_some() => self.each_at_once(step, each, next, around),
             StepKind::Each(each) => {
-                let over = Over::Items { list: each.items.clone(), item: each.item.clone() };
+                let over = Items::Each(each);
                 let settled = each.errors == ItemErrors::Collect;
                 let collect = collect(step, &each.result, settled, around);
                 let passes_over = each.errors != ItemErrors::Fail;
@@ -354,7 +361,7 @@ impl Compiler<'_> {
                 self.rounds(step, rounds, &each.body, next, around)
             }
             StepKind::While { condition, index, most, result, body } => {
-                let (over, collect) = (Over::While(condition.clone()), collect(step, result, false, around));
+                let (over, collect) = (Items::While(condition), collect(step, result, false, around));
                 let rounds = Rounds { over, index, most: *most, collect, passes_over: false };
                 self.rounds(step, rounds, body, next, around)
             }
@@ -418,7 +425,20 @@ impl Compiler<'_> {
         here
     }
 
-    fn call(
+    fn switch(&mut self, step: &Step, switch: &Switch, next: &Name, around: &Around) -> Name {
+        let default = self.list(&switch.default, next, around);
+        let cases: Vec<_> = switch.cases.iter().map(|case| self.list(&case.steps, next, around)).collect();
+        self.report.step = Some(step.id.clone());
+        let here = self.place(step.id.as_str(), spec::Place::Step {});
+        for (number, (case, first)) in switch.cases.iter().zip(cases).enumerate() {
+            let way = self.way(format!("{}.case{}", step.id, number + 1), &here, &first, around);
+            self.transition(Transition { guard: guard(&case.condition), ..way });
+        }
+        self.transition(self.way(format!("{}.default", step.id), &here, &default, around).priority(-1));
+        here
+    }
+
+    pub(super) fn call(
         &mut self,
         step: &Step,
         (action, version): (&str, &Option<u32>),
@@ -459,12 +479,21 @@ impl Compiler<'_> {
         let handler = if rounds.passes_over { Some(here.clone()) } else { around.handler.clone() };
         let inner =
             Around { handler, rounds: Some(here.clone()), is_cut_off: false, is_local: around.is_local };
-        let (first, body) = self.scoped(|compiler| {
+        let ((first, over), body) = self.scoped(|compiler| {
             let first = compiler.list(body, &here, &inner);
-            compiler.first_place_inside(format!("{}.out", step.id), first, &inner)
+            let first = compiler.first_place_inside(format!("{}.out", step.id), first, &inner);
+            let over = match rounds.over {
+                Items::While(condition) => Over::While(condition.to_owned()),
+                Items::Each(each) => match &each.pages {
+                    // A page that cannot be fetched is an error of the loop, not of an item.
+                    Some(pages) => compiler.pages(step, each, pages, around),
+                    None => Over::Items { list: each.items.clone(), item: each.item.clone() },
+                },
+            };
+            (first, over)
         });
         let place = Loop {
-            over: rounds.over,
+            over,
             index: rounds.index.clone(),
             first,
             body,
@@ -606,8 +635,7 @@ impl Compiler<'_> {
     /// Handles only errors with one of these codes. Other errors are raised again for the enclosing handler.
     fn matched(&mut self, step: &Step, local: &str, codes: &[String], first: &Name, around: &Around) -> Name {
         let here = self.place(format!("{}.match", step.id), spec::Place::Step {});
-        let codes = serde_json::to_string(codes).expect("a list of texts is plain data");
-        let way = self.way(here.clone(), &here, first, around).when(format!("{local}.code in {codes}"));
+        let way = self.way(here.clone(), &here, first, around).when(codes::condition(local, codes));
         self.transition(way);
         let other = self.way(format!("{}.other", step.id), &here, first, around).priority(-1);
         self.transition(Transition { fail: Some(rethrow(local)), ..other });
@@ -720,9 +748,15 @@ impl Compiler<'_> {
     }
 }
 
+/// The source of the rounds of a loop.
+enum Items<'a> {
+    Each(&'a Each),
+    While(&'a str),
+}
+
 /// The parts of a loop other than its steps.
 struct Rounds<'a> {
-    over: Over,
+    over: Items<'a>,
     index: &'a Option<String>,
     most: Option<u32>,
     collect: Option<Collect>,
@@ -767,10 +801,6 @@ fn after(span: &Span) -> TransitionTrigger {
         Span::Ms(ms) => TransitionTrigger::AfterMs((*ms).max(1)),
         Span::Expr(expr) => TransitionTrigger::After(expr.clone()),
     }
-}
-
-fn seconds(ms: u64) -> String {
-    if ms.is_multiple_of(1_000) { (ms / 1_000).to_string() } else { (ms as f64 / 1_000.0).to_string() }
 }
 
 fn too_late(step: &str) -> Raise {

@@ -211,9 +211,9 @@ impl Parts {
     /// Extracts the nested steps from a field of a step.
     fn field(&mut self, name: &str, value: &Value, list: &str, pointer: &str) -> Value {
         match name {
-            "then" | "else" | "body" | "steps" | "onTimeout" => self.steps(value, list, pointer),
+            "then" | "else" | "body" | "steps" | "onTimeout" | "default" => self.steps(value, list, pointer),
             "catch" | "onError" => self.block(value, list, pointer),
-            "branches" => match value {
+            "branches" | "cases" => match value {
                 Value::Array(branches) => {
                     let branches = branches.iter().enumerate();
                     let each = |(index, branch): (usize, &Value)| {

@@ -12,7 +12,7 @@ use crate::expr::Expr;
 use crate::near::did_you_mean;
 use crate::schema::Schema;
 use crate::template::Template;
-use crate::time::duration_ms;
+use crate::time::{duration_ms, missing_unit, whole_ms};
 
 /// Collects problems while a workflow document is read.
 #[derive(Debug, Default)]
@@ -117,6 +117,12 @@ impl<'a> Fields<'a> {
         self.entry(name).map(|(_, node)| node)
     }
 
+    /// Returns an optional field, for which null is an ordinary value.
+    pub(crate) fn entry_or_null(&mut self, name: &'static str) -> Option<&'a Node> {
+        self.known.push(name);
+        self.fields.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
+    }
+
     /// Returns an optional field with its key. A field that is null counts as missing.
     pub(crate) fn entry(&mut self, name: &'static str) -> Option<(&'a Key, &'a Node)> {
         self.known.push(name);
@@ -209,9 +215,32 @@ impl<'a> Fields<'a> {
         expr(node, name, report)
     }
 
+    /// Reads a duration, from the field itself or from one whose name says the unit (`delayMs`, `delaySeconds`).
     pub(crate) fn span(&mut self, name: &'static str, report: &mut Report) -> Option<Span> {
-        let node = self.get(name)?;
-        span(node, name, report)
+        let Some(spellings) = SPANS.iter().find(|spellings| spellings[0] == name) else {
+            return span(self.get(name)?, name, report);
+        };
+        let node = self.either(spellings, report)?;
+        let given = spellings.iter().find(|name| self.get(name).is_some())?;
+        match spellings.iter().position(|spelling| spelling == given) {
+            Some(1) => counted(node, given, ("ms", 1.0), report),
+            Some(2) => counted(node, given, ("s", 1_000.0), report),
+            _ => span(node, name, report),
+        }
+    }
+
+    /// Reads a duration that must not be an expression, in milliseconds.
+    pub(crate) fn fixed_span(&mut self, name: &'static str, report: &mut Report) -> Option<u64> {
+        let spellings = SPANS.iter().find(|spellings| spellings[0] == name);
+        let node = spellings.into_iter().flatten().find_map(|name| self.get(name));
+        let at = node.map_or(self.at, |node| node.at);
+        match self.span(name, report)? {
+            Span::Ms(ms) => Some(ms),
+            Span::Expr(_) => {
+                report.add("type", at, format!("`{name}` must be a fixed duration, not an expression"));
+                None
+            }
+        }
     }
 
     pub(crate) fn texts(&mut self, name: &'static str, report: &mut Report) -> Option<Vec<String>> {
@@ -315,15 +344,40 @@ pub(crate) fn template(node: &Node, report: &mut Report) {
     }
 }
 
-/// Reads a duration: ISO 8601 or short (`PT5M`, `5m`), a number of seconds, or an expression that evaluates to one of
-/// these.
+/// The fields that are durations. The other two spellings of each are numbers of milliseconds and of seconds.
+const SPANS: [[&str; 3]; 4] = [
+    ["timeout", "timeoutMs", "timeoutSeconds"],
+    ["delay", "delayMs", "delaySeconds"],
+    ["maxDelay", "maxDelayMs", "maxDelaySeconds"],
+    ["for", "forMs", "forSeconds"],
+];
+
+/// Reads a duration: ISO 8601 or short (`PT5M`, `5m`), 0, or an expression that evaluates to one of these.
 pub(crate) fn span(node: &Node, name: &str, report: &mut Report) -> Option<Span> {
     if let Kind::Map(_) = node.kind {
         return expr(node, name, report).map(Span::Expr);
     }
-    let ms = duration_ms(&node.to_value());
-    match ms {
-        Some(ms) => Some(Span::Ms(ms)),
-        None => wrong(node, name, "a duration such as `PT5M` or `30s`, or a number of seconds", report),
+    let value = node.to_value();
+    match (duration_ms(&value), missing_unit(&format!("{name}: "), &value)) {
+        (Some(ms), _) => Some(Span::Ms(ms)),
+        (None, Some(message)) if !message.contains(": -") => {
+            report.add("value", node.at, message);
+            None
+        }
+        (None, _) => wrong(node, name, "a duration with a unit, such as `PT5M` or `30s`", report),
+    }
+}
+
+/// Reads a duration from a field whose name says the unit: a number, or an expression that evaluates to one.
+fn counted(node: &Node, name: &str, (unit, ms): (&str, f64), report: &mut Report) -> Option<Span> {
+    match &node.kind {
+        Kind::Map(_) => {
+            expr(node, name, report).map(|source| Span::Expr(format!("$string(({source})) & \"{unit}\"")))
+        }
+        Kind::Number(number) => {
+            let found = number.as_f64().and_then(|number| whole_ms(number * ms)).map(Span::Ms);
+            found.or_else(|| wrong(node, name, "a number that is not negative", report))
+        }
+        _ => wrong(node, name, "a number without a unit", report),
     }
 }

@@ -12,10 +12,13 @@ mod fields;
 mod model;
 mod names;
 pub mod outline;
+mod pages;
 mod problem;
 mod read;
 mod schema;
+mod switch;
 mod tree;
+mod warnings;
 
 use serde_json::Value;
 
@@ -28,6 +31,7 @@ pub use outline::Outline;
 pub use problem::{Position, SourceProblem, SourceProblems};
 pub use schema::schema;
 pub use tree::{BUNDLE_TIMES, MAX_BYTES, MAX_DEPTH, MAX_NAME, MAX_NODES, MAX_TEXT};
+pub use warnings::ActionFacts;
 
 use self::cases::Known;
 use self::fields::Report;
@@ -206,7 +210,8 @@ impl WorkflowSource {
     pub fn place_of_input(&self, step: &str, pointer: &str) -> Option<Position> {
         let Body::Steps(steps) = &self.model.body else { return place_of(&self.root, step) };
         let step = find(steps, step.split('.').next().unwrap_or(step))?;
-        let input = self.root.at(step.at).and_then(|node| node.field("input"));
+        let node = self.root.at(step.at);
+        let input = node.and_then(|node| node.field("pages").unwrap_or(node).field("input"));
         Some(input.map_or(step.at, |input| input.below(pointer).at))
     }
 
@@ -258,7 +263,11 @@ fn known(model: &Model, spec: &Spec) -> Known {
         Body::Steps(steps) => {
             let mut open: Vec<&Step> = steps.iter().collect();
             while let Some(step) = open.pop() {
-                let calls = matches!(step.kind, StepKind::Call { .. } | StepKind::Workflow { .. });
+                let calls = match &step.kind {
+                    StepKind::Call { .. } | StepKind::Workflow { .. } => true,
+                    StepKind::Each(each) => each.pages.is_some(),
+                    _ => false,
+                };
                 known.steps.insert(step.id.clone(), calls);
                 open.extend(step.inner().into_iter().flatten());
             }

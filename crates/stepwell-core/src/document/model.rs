@@ -71,6 +71,7 @@ pub(crate) enum StepKind {
         then: Vec<Step>,
         otherwise: Vec<Step>,
     },
+    Switch(Switch),
     Each(Each),
     While {
         condition: String,
@@ -111,9 +112,43 @@ pub(crate) enum StepKind {
     },
 }
 
+/// The cases of a `control.switch`. The first case whose condition is true is executed.
+#[derive(Debug, Clone)]
+pub(crate) struct Switch {
+    pub(crate) cases: Vec<SwitchCase>,
+    pub(crate) default: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct SwitchCase {
+    pub(crate) at: Position,
+    /// The condition, as an expression on the run.
+    pub(crate) condition: String,
+    /// The values that the case is for. Empty if the author wrote a condition.
+    pub(crate) values: Vec<Value>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// The calls that fetch the items of a loop page by page.
+#[derive(Debug, Clone)]
+pub(crate) struct PageCall {
+    pub(crate) at: Position,
+    pub(crate) action: String,
+    pub(crate) version: Option<u32>,
+    pub(crate) input: Value,
+    pub(crate) retry: Option<Retry>,
+    pub(crate) timeout: Option<Span>,
+    /// The path of the items in the output.
+    pub(crate) items: String,
+    /// The path of the next page's cursor in the output.
+    pub(crate) cursor: String,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Each {
+    /// The items. Null if they are fetched page by page.
     pub(crate) items: Value,
+    pub(crate) pages: Option<PageCall>,
     pub(crate) item: String,
     pub(crate) index: Option<String>,
     /// Maximum number of items processed in parallel. Without it, items are processed one after the other.
@@ -163,6 +198,7 @@ impl Step {
         match &self.kind {
             StepKind::Call { .. } => "action.call",
             StepKind::If { .. } => "control.if",
+            StepKind::Switch(_) => "control.switch",
             StepKind::Each(_) => "control.forEach",
             StepKind::While { .. } => "control.while",
             StepKind::Break => "control.break",
@@ -189,6 +225,10 @@ impl Step {
     pub(crate) fn inner(&self) -> Vec<&[Step]> {
         let mut inner: Vec<&[Step]> = match &self.kind {
             StepKind::If { then, otherwise, .. } => vec![then, otherwise],
+            StepKind::Switch(switch) => {
+                let cases = switch.cases.iter().map(|case| case.steps.as_slice());
+                cases.chain([switch.default.as_slice()]).collect()
+            }
             StepKind::Each(each) => vec![&each.body],
             StepKind::While { body, .. } => vec![body],
             StepKind::Try { body, catch, .. } => vec![body, catch],

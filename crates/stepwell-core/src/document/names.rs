@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::fields::Report;
 use super::model::{OnError, Step, StepKind, Wait};
+use super::pages::CURSOR;
 
 /// Names that every expression of a step can read.
 const ALWAYS: [&str; 5] = ["payload", "vars", "meta", "locals", "session"];
@@ -107,7 +108,10 @@ fn collect_locals(steps: &[Step], around: &BTreeSet<String>, found: &mut BTreeMa
         let mut own = around.clone();
         let mut inner = around.clone();
         match &step.kind {
-            StepKind::Each(each) => inner.extend([each.item.clone()].into_iter().chain(each.index.clone())),
+            StepKind::Each(each) => {
+                inner.extend([each.item.clone()].into_iter().chain(each.index.clone()));
+                inner.extend(each.pages.as_ref().map(|_| CURSOR.to_owned()));
+            }
             StepKind::While { index, .. } => inner.extend(index.clone()),
             StepKind::Wait(_) => drop(own.insert("event".to_owned())),
             _ => {}

@@ -37,8 +37,8 @@ pub struct OutlinedStep {
 pub struct OutlinedWay {
     /// The step that makes the decision.
     pub step: String,
-    /// The name of the branch: `then`, `else`, `done`, `skipped`, `body`, `catch`, `onError` or `onTimeout`. In a
-    /// place graph, the id of the transition.
+    /// The name of the branch: `then`, `else`, `case1`, `default`, `done`, `skipped`, `body`, `catch`, `onError` or
+    /// `onTimeout`. In a place graph, the id of the transition.
     pub way: String,
     /// Position of the step.
     pub at: Position,
@@ -114,7 +114,7 @@ fn add(steps: &[Step], outline: &mut Outline) {
         let (id, at) = (step.id.clone(), step.at);
         outline.steps.push(OutlinedStep { id, kind: step.word(), at, action, marks });
         for (way, marks) in ways(step) {
-            outline.ways.push(OutlinedWay { step: step.id.clone(), way: way.to_owned(), at, marks });
+            outline.ways.push(OutlinedWay { step: step.id.clone(), way, at, marks });
         }
         step.inner().into_iter().for_each(|inner| add(inner, outline));
     }
@@ -129,7 +129,24 @@ fn reached_marks(step: &Step) -> Vec<Mark> {
     marks
 }
 
-fn ways(step: &Step) -> Vec<(&'static str, Vec<Mark>)> {
+/// Returns the branches of a step with their marks.
+fn ways(step: &Step) -> Vec<(String, Vec<Mark>)> {
+    if let StepKind::Switch(switch) = &step.kind {
+        let fired = |way: String| {
+            let mark = Mark::Fired(Name::from(format!("{}.{way}", step.id)));
+            (way, vec![mark])
+        };
+        let cases = (1..=switch.cases.len()).map(|number| fired(format!("case{number}")));
+        return named(common_ways(step)).chain(cases).chain([fired("default".to_owned())]).collect();
+    }
+    named(common_ways(step)).collect()
+}
+
+fn named<'w>(ways: Vec<(&'w str, Vec<Mark>)>) -> impl Iterator<Item = (String, Vec<Mark>)> + use<'w> {
+    ways.into_iter().map(|(way, marks)| (way.to_owned(), marks))
+}
+
+fn common_ways(step: &Step) -> Vec<(&'static str, Vec<Mark>)> {
     let fired = |end: &str| vec![Mark::Fired(Name::from(format!("{}.{end}", step.id)))];
     let first = |steps: &[Step]| steps.first().map(reached_marks).unwrap_or_default();
     let mut ways = Vec::new();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::compile::END;
-use super::fields::{Fields, Report, expr, span, template, text, wrong};
+use super::fields::{Fields, Report, expr, template, text, wrong};
 use super::model::{Body, Each, ItemErrors, Model, OnError, Sleep, Span, Step, StepKind, Wait};
 use super::problem::Position;
 use super::tree::{Kind, Node};
@@ -24,9 +24,10 @@ pub(crate) const API_VERSION: &str = "stepwell/v1";
 const KIND: &str = "Workflow";
 
 /// All values of `type` in a step.
-pub(crate) const TYPES: [&str; 17] = [
+pub(crate) const TYPES: [&str; 18] = [
     "action.call",
     "control.if",
+    "control.switch",
     "control.forEach",
     "control.while",
     "control.break",
@@ -103,6 +104,8 @@ fn spec_fields(fields: &mut Fields<'_>, frame: &mut Spec, report: &mut Report) -
     frame.input = fields.schema("input", report);
     frame.output = fields.schema("output", report);
     frame.strategy = fields.text("strategy", report);
+    // 0 means unlimited, as for steps.
+    frame.timeout_ms = fields.fixed_span("timeout", report).filter(|ms| *ms > 0);
     let before = report.count();
     let mut plain = parts(fields, report);
     let steps = fields.get("steps");
@@ -350,8 +353,8 @@ fn given_ids(node: &Node) -> BTreeSet<String> {
     found
 }
 
-struct Reader<'a> {
-    report: &'a mut Report,
+pub(super) struct Reader<'a> {
+    pub(super) report: &'a mut Report,
     /// The position of each id.
     ids: BTreeMap<String, Position>,
     used: BTreeSet<String>,
@@ -359,7 +362,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn steps(&mut self, node: &Node, name: &str) -> Vec<Step> {
+    pub(super) fn steps(&mut self, node: &Node, name: &str) -> Vec<Step> {
         let outer = self.report.step.take();
         let steps = match &node.kind {
             Kind::List(items) => items.iter().filter_map(|item| self.step(item)).collect(),
@@ -370,7 +373,7 @@ impl Reader<'_> {
     }
 
     /// Reads a list that must have at least one step.
-    fn body(&mut self, fields: &mut Fields<'_>, names: &[&'static str]) -> Vec<Step> {
+    pub(super) fn body(&mut self, fields: &mut Fields<'_>, names: &[&'static str]) -> Vec<Step> {
         let Some(node) = fields.either(names, self.report) else {
             let message = format!("the step needs `{}`, a list of steps", names[0]);
             self.report.add("missing", fields.at, message);
@@ -468,7 +471,10 @@ impl Reader<'_> {
             self.report.add("noEffect", step.at, message);
         }
         let gives_nothing = step.result_name().is_none()
-            || matches!(step.kind, StepKind::If { .. } | StepKind::Try { .. } | StepKind::Sleep(_));
+            || matches!(
+                step.kind,
+                StepKind::If { .. } | StepKind::Switch(_) | StepKind::Try { .. } | StepKind::Sleep(_)
+            );
         if step.save_as.is_some() && (gives_nothing || step.is_instant()) {
             self.report.add("noEffect", step.at, format!("`saveAs` has no effect: `{word}` has no result"));
         }
@@ -484,7 +490,7 @@ impl Reader<'_> {
         Some(path)
     }
 
-    fn retry(&mut self, fields: &mut Fields<'_>) -> Option<Retry> {
+    pub(super) fn retry(&mut self, fields: &mut Fields<'_>) -> Option<Retry> {
         let node = fields.get("retry")?;
         let report = &mut *self.report;
         let mut retry = Retry::default();
@@ -498,21 +504,8 @@ impl Reader<'_> {
             Some(node) => retry.attempts = super::fields::whole(node, "attempts", report).unwrap_or(0),
             None => report.add("missing", node.at, "`retry` needs `attempts`, the number of retries"),
         }
-        for (name, ms) in [("delay", &mut retry.delay_ms), ("maxDelay", &mut retry.max_delay_ms)] {
-            if let Some(node) = fields.get(name) {
-                match span(node, name, report) {
-                    Some(Span::Ms(given)) => *ms = given,
-                    Some(Span::Expr(_)) => {
-                        report.add(
-                            "type",
-                            node.at,
-                            format!("`{name}` must be a fixed duration, not an expression"),
-                        );
-                    }
-                    None => {}
-                }
-            }
-        }
+        retry.delay_ms = fields.fixed_span("delay", report).unwrap_or(retry.delay_ms);
+        retry.max_delay_ms = fields.fixed_span("maxDelay", report).unwrap_or(retry.max_delay_ms);
         if fields.word("backoff", &["fixed", "exponential"], report) == Some("fixed") {
             retry.backoff = Backoff::Fixed;
         }
@@ -558,6 +551,7 @@ impl Reader<'_> {
                 let otherwise = fields.get("else").map(|node| self.steps(node, "else"));
                 StepKind::If { condition, then, otherwise: otherwise.unwrap_or_default() }
             }
+            "control.switch" => StepKind::Switch(self.switch(fields)?),
             "control.forEach" => StepKind::Each(self.each(fields)?),
             "control.while" => StepKind::While {
                 condition: self.condition(fields)?,
@@ -644,7 +638,7 @@ impl Reader<'_> {
     }
 
     /// Reads the name of a local.
-    fn local(&mut self, fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
+    pub(super) fn local(&mut self, fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
         let node = fields.get(name)?;
         let local = text(node, name, self.report)?;
         let first = |c: char| c.is_alphabetic() || c == '_';
@@ -660,7 +654,7 @@ impl Reader<'_> {
 
     /// Reads a call of an action: `action` or `config: { actionId }`. Actions that are step types of their own are
     /// reported.
-    fn call(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
+    pub(super) fn call(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
         let (mut action, mut version) = (fields.text("action", self.report), None);
         if let Some(config) = fields.get("config") {
             let mut config = Fields::of(config, "`config`", self.report)?;
@@ -682,16 +676,7 @@ impl Reader<'_> {
     }
 
     fn each(&mut self, fields: &mut Fields<'_>) -> Option<Each> {
-        let items = fields.need("items", self.report);
-        if let Some(items) = items {
-            self.report.is_outside = true;
-            template(items, self.report);
-            self.report.is_outside = false;
-            if !matches!(items.kind, Kind::List(_) | Kind::Map(_)) {
-                let why = "`items` is a single value, so there would be only one round: write a list, or `{ $expr: … }`";
-                self.report.add("value", items.at, why);
-            }
-        }
+        let (items, pages) = self.items(fields);
         let item = self.local(fields, "itemVar").unwrap_or_else(|| "item".to_owned());
         let index = self.local(fields, "indexVar");
         let parallel = match fields.get("parallel") {
@@ -710,10 +695,13 @@ impl Reader<'_> {
             Some("collect") => ItemErrors::Collect,
             _ => ItemErrors::Fail,
         };
+        if pages.is_some() {
+            self.fits_pages(fields, &item, index.as_deref(), parallel);
+        }
         let most = fields.number("maxItems", self.report);
         let result = fields.template("result", self.report);
         let body = self.body(fields, &["body", "steps"]);
-        Some(Each { items: items?.to_value(), item, index, parallel, errors, most, result, body })
+        Some(Each { items: items?, pages, item, index, parallel, errors, most, result, body })
     }
 
     fn try_catch(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
@@ -800,10 +788,6 @@ impl Reader<'_> {
         match (length, until) {
             (Some(_), Some(until)) => {
                 self.report.add("conflict", until.at, "write `for` or `until`, not both");
-                None
-            }
-            (Some(Span::Ms(0)), None) => {
-                self.report.add("value", fields.at, "the duration of a sleep must be greater than zero");
                 None
             }
             (Some(length), None) => Some(Sleep::For(length)),

@@ -89,6 +89,7 @@ const ABOUT: &str = "Sends a mail.";
 fn described(info: ActionInfo) -> ActionInfo {
     let addresses = || json!({ "widget": "emails" });
     info.group("email")
+        .codes(["smtp", "smtpRejected"])
         .icon("mail")
         .permission(Permission::Manage)
         .hint("to", addresses())

@@ -110,6 +110,7 @@ fn described(info: ActionInfo) -> ActionInfo {
         .icon("globe")
         .permission(Permission::Manage)
         .secret_fields(["/url", "/headers", "/query", "/body"])
+        .codes(["httpStatus", "connect", "tooLarge", "refusedAddress", "redirectRefused"])
         .hint("method", json!({ "widget": "select" }))
         .hint("url", json!({ "widget": "url" }))
         .hint("headers", json!({ "widget": "keyValue", "allowSecrets": true }))

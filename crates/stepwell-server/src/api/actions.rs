@@ -43,6 +43,8 @@ struct ActionShape {
     secret_fields: Vec<String>,
     /// True if the action only makes changes to data, so that remote workers can make them with a result.
     stageable: bool,
+    /// Codes of the errors that the action itself raises; absent if it may raise any code.
+    codes: Option<Vec<String>>,
 }
 
 /// Path parameter that selects an action.

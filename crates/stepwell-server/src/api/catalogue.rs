@@ -48,7 +48,8 @@ struct ValidationResult {
     valid: bool,
     /// Errors that prevent publishing.
     problems: Vec<DocumentProblem>,
-    /// Actions, guards and strategies that this server lacks to run it. Another process may have them.
+    /// Doubts about a valid document: actions, guards and strategies that this server lacks, error codes that nothing
+    /// raises, loops over a first page only, and settings without an effect.
     warnings: Vec<DocumentProblem>,
 }
 
@@ -206,6 +207,8 @@ struct ImportWorkflows {
     /// Note stored with each new version, at most 1,000 characters.
     #[schemars(length(max = 1000))]
     note: Option<String>,
+    /// True = import even if steps call actions that this server does not know. Default: false.
+    allow_unknown_actions: Option<bool>,
 }
 
 /// Result of an import.
@@ -395,9 +398,11 @@ async fn export(call: Call<Nothing, ExportWorkflows>) -> Result<Reply, Problem> 
 
 async fn import(call: Call<Nothing, ImportWorkflows, Written>) -> Result<Reply, Problem> {
     let catalogue = call.engine().catalogue();
-    let ImportWorkflows { activate, dry_run, note } = call.query;
+    let ImportWorkflows { activate, dry_run, note, allow_unknown_actions } = call.query;
     let (activate, dry_run) = (activate.unwrap_or(false), dry_run.unwrap_or(false));
-    let imported = catalogue.import(&call.body.0, Import { activate, dry_run, note }).await?;
+    let allow_unknown_actions = allow_unknown_actions.unwrap_or(false);
+    let import = Import { activate, dry_run, note, allow_unknown_actions };
+    let imported = catalogue.import(&call.body.0, import).await?;
     let items = imported.into_iter().map(WorkflowImported::from).collect();
     Reply::ok(&WorkflowsImported { dry_run, items })
 }

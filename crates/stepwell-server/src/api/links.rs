@@ -62,6 +62,12 @@ struct ListLinks {
     /// Lists only links that end at an entity of this type.
     #[schemars(length(min = 1, max = 256))]
     to_type: Option<String>,
+    /// Another name of `fromType`.
+    #[schemars(length(min = 1, max = 256))]
+    left_type: Option<String>,
+    /// Another name of `toType`.
+    #[schemars(length(min = 1, max = 256))]
+    right_type: Option<String>,
     /// Lists only links with this relation.
     #[schemars(length(min = 1, max = 256))]
     relation: Option<String>,
@@ -91,6 +97,9 @@ struct LookUpLinks {
     /// Finds only links whose other end has this type.
     #[schemars(length(min = 1, max = 256))]
     to_type: Option<String>,
+    /// Another name of `toType`.
+    #[schemars(length(min = 1, max = 256))]
+    right_type: Option<String>,
     /// Maximum number of rows, 1 to 200. Default: 100.
     #[schemars(range(min = 1, max = 200))]
     limit: Option<u32>,
@@ -312,9 +321,29 @@ async fn namespaces(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
     Reply::ok(&Page::of(page, shape))
 }
 
+/// Returns the value of a parameter that has two names.
+fn either(
+    first: &str,
+    value: Option<String>,
+    second: &str,
+    other: Option<String>,
+) -> Result<Option<String>, Problem> {
+    match (value, other) {
+        (Some(_), Some(_)) => {
+            let detail = format!("`{first}` and `{second}` are the same parameter: send only one of them.");
+            Err(Problem::bad("badParameter", detail))
+        }
+        (value, other) => Ok(value.or(other)),
+    }
+}
+
 async fn list(call: Call<NamespacePath, ListLinks>) -> Result<Reply, Problem> {
     let links = call.engine().links(&call.path.namespace);
-    let ListLinks { from_type, to_type, relation, limit, cursor } = call.query;
+    let ListLinks { from_type, to_type, left_type, right_type, relation, limit, cursor } = call.query;
+    let (from_type, to_type) = (
+        either("fromType", from_type, "leftType", left_type)?,
+        either("toType", to_type, "rightType", right_type)?,
+    );
     let listing = Listing::of(limit, cursor);
     let which = LinkListing { from_type, to_type, relation };
     let page = links.list(which, Some(listing.limit()), listing.cursor()).await?;
@@ -350,7 +379,8 @@ async fn remove(call: Call<NamespacePath, DeleteLinks>) -> Result<Reply, Problem
 
 async fn look_up(call: Call<NamespacePath, LookUpLinks>) -> Result<Reply, Problem> {
     let links = call.engine().links(&call.path.namespace);
-    let LookUpLinks { kind, id, direction, relation, to_type, limit, cursor } = call.query;
+    let LookUpLinks { kind, id, direction, relation, to_type, right_type, limit, cursor } = call.query;
+    let to_type = either("toType", to_type, "rightType", right_type)?;
     let direction = direction.map_or(Direction::Forward, Into::into);
     let lookup = Lookup { of: Entity::new(kind, id), direction, relation, to_type, limit, cursor };
     Reply::ok(&Page::of(links.lookup(lookup).await?, LinkMatch::from))

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use stepwell::core::RunId;
 use stepwell::core::document;
-use stepwell::core::time::duration_ms;
+use stepwell::core::time::{duration_ms, missing_unit};
 use stepwell::store;
 
 use crate::routes::problem::Problem;
@@ -281,9 +281,10 @@ impl JsonSchema for Span {
 /// Parses a duration and rejects a number without a unit.
 pub(crate) fn span(text: &str) -> Result<Duration, Problem> {
     // A string without a unit is ambiguous, so `duration_ms` does not accept it.
-    let ms = duration_ms(&Value::String(text.to_owned()));
-    ms.map(Duration::from_millis).ok_or_else(|| {
+    let given = Value::String(text.to_owned());
+    duration_ms(&given).map(Duration::from_millis).ok_or_else(|| {
         let detail = format!("`{text}` is not a duration. Write `30s`, `500ms`, `5m`, `2h` or `PT30S`.");
+        let detail = missing_unit("", &given).map_or(detail, |why| format!("{why}."));
         Problem::bad("badParameter", detail)
     })
 }

@@ -110,6 +110,19 @@ pub(crate) struct Client {
 }
 
 impl Target {
+    /// Returns the options for a server at this URL.
+    pub(crate) fn at(server: String, api_key_file: Option<PathBuf>) -> Self {
+        let (timeout, is_verbose) = ("90s".to_owned(), false);
+        Target {
+            server: Some(server),
+            database_url: None,
+            api_key_file,
+            tenant: None,
+            timeout,
+            verbose: is_verbose,
+        }
+    }
+
     /// Opens the client that the options describe.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         let timeout = crate::cli::duration(&self.timeout)?;

@@ -2,7 +2,7 @@
 
 mod apply;
 mod args;
-mod client;
+pub(crate) mod client;
 mod doctor;
 mod emit;
 mod keys;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Value;
-use stepwell::core::time::duration_ms;
+use stepwell::core::time::{duration_ms, missing_unit};
 
 use crate::exit::{Code, Failure};
 use crate::output::print_message;
@@ -245,8 +245,11 @@ fn is_sure(what: &str) -> Result<bool, Failure> {
 
 /// Parses a duration such as `30s` or `PT30S`.
 pub(crate) fn duration(text: &str) -> Result<Duration, Failure> {
-    let ms = duration_ms(&Value::String(text.to_owned()));
-    let wrong =
-        || Failure::new(Code::Invalid, format!("`{text}` is not a duration, such as `30s` or `PT30S`"));
+    let given = Value::String(text.to_owned());
+    let ms = duration_ms(&given);
+    let wrong = || {
+        let why = format!("`{text}` is not a duration, such as `30s` or `PT30S`");
+        Failure::new(Code::Invalid, missing_unit("", &given).unwrap_or(why))
+    };
     ms.map(Duration::from_millis).ok_or_else(wrong)
 }

@@ -40,6 +40,7 @@ mod oidc;
 mod people;
 mod previews;
 mod records;
+mod richer;
 mod schedules;
 mod serving;
 mod site;

@@ -5,6 +5,7 @@ use serde_json::json;
 use stepwell_core::document::{Bundle, SourceProblem, SourceProblems};
 use stepwell_core::{DefinitionHash, Name, WorkflowSource};
 
+use super::check::known_actions_only;
 use super::entry::{Entry, Pinned, Seen, WORKFLOW, Writing, detail, noted};
 use super::{Absent, Catalogue, CatalogueError};
 use crate::actor::Permission;
@@ -58,6 +59,8 @@ pub struct Import {
     pub dry_run: bool,
     /// Note stored with each new version, at most 1,000 characters.
     pub note: Option<String>,
+    /// Import new versions even if they call actions that this engine does not know.
+    pub allow_unknown_actions: bool,
 }
 
 /// The effect of an import on one workflow.
@@ -158,7 +161,7 @@ impl Catalogue {
         if !unfit.is_empty() {
             return Err(SourceProblems(unfit).into());
         }
-        let Import { activate, dry_run, note } = import;
+        let Import { activate, dry_run, note, allow_unknown_actions } = import;
         let note = noted(note)?;
         let (bundle, note) = (&bundle, note.as_deref());
         self.change("a workflow of the bundle", || {
@@ -166,6 +169,11 @@ impl Catalogue {
                 let (mut writing, mut imported) = (Writing::default(), Vec::new());
                 for item in bundle.items() {
                     imported.push(self.import_one(item, activate, note, &mut writing).await?);
+                }
+                if !allow_unknown_actions {
+                    let new =
+                        imported.iter().filter(|one: &&Imported| one.outcome != ImportOutcome::Unchanged);
+                    known_actions_only(&new.flat_map(|one| one.warnings.clone()).collect::<Vec<_>>())?;
                 }
                 let writing = if dry_run { Writing::default() } else { writing };
                 Ok((writing, imported))

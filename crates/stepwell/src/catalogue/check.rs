@@ -6,6 +6,7 @@ use stepwell_core::near::did_you_mean;
 use stepwell_core::{Name, WorkflowSource};
 
 use super::{Catalogue, CatalogueError, RemoteAction};
+use crate::action::ActionInfo;
 use crate::actor::Permission;
 use crate::call_check::check_calls;
 use crate::schedule::check_document_triggers;
@@ -16,7 +17,8 @@ use crate::schedule::check_document_triggers;
 pub struct Checked {
     /// Errors. A document with errors cannot be published.
     pub problems: Vec<SourceProblem>,
-    /// Actions, guards and strategies that this engine lacks to run the document. Another process may have them.
+    /// Doubts about a valid document: actions, guards and strategies that this engine lacks, error
+    /// codes that nothing raises, loops over a first page only, and settings without an effect.
     pub warnings: Vec<SourceProblem>,
 }
 
@@ -79,11 +81,15 @@ impl Catalogue {
         problems
     }
 
-    /// Lists what this engine lacks to run a document: actions, guards, and a strategy that admits it.
+    /// Lists what may be wrong in a valid document, and what this engine lacks to run it: actions, guards, and a
+    /// strategy that admits it.
     pub(super) fn warnings(&self, document: &WorkflowSource) -> Vec<SourceProblem> {
         let (inner, definition) = (&self.engine.inner, document.definition());
         let elsewhere = inner.catalogues.cached(self.engine.scope().tenant());
-        let mut warnings = Vec::new();
+        let mut warnings = document.warnings_with(&|action| {
+            let own = inner.registry.described.get(action).map(ActionInfo::facts);
+            own.or_else(|| elsewhere.action(action).map(|remote| remote.action.info().facts()))
+        });
         for transition in &definition.spec().transitions {
             let Some(call) = &transition.action else { continue };
             if !inner.registry.actions.contains_key(&call.name) && elsewhere.action(&call.name).is_none() {
@@ -91,7 +97,7 @@ impl Catalogue {
                 let remote = elsewhere.actions().map(|action| action.name.as_str());
                 let hint = did_you_mean(&call.name, own.chain(remote));
                 let message = format!("action `{}` is not known to this engine{hint}", call.name);
-                warnings.push(at_step(document, &transition.id, "", "unknownAction", message));
+                warnings.push(at_step(document, &transition.id, "", UNKNOWN_ACTION, message));
             }
         }
         for guard in definition.named_guards() {
@@ -108,6 +114,24 @@ impl Catalogue {
         warnings.sort_by_key(|problem| problem.at);
         warnings
     }
+}
+
+/// The code of the warning about a call of an unknown action.
+const UNKNOWN_ACTION: &str = "unknownAction";
+
+/// Returns the warnings about unknown actions as errors, if there are any.
+pub(super) fn known_actions_only(warnings: &[SourceProblem]) -> Result<(), SourceProblems> {
+    let unknown = warnings.iter().filter(|warning| warning.code == UNKNOWN_ACTION).cloned();
+    let unknown: Vec<_> = unknown
+        .map(|warning| {
+            let message = format!(
+                "{}: register it first, or set `allowUnknownActions` (`--allow-unknown-actions`)",
+                warning.message
+            );
+            SourceProblem { message, ..warning }
+        })
+        .collect();
+    if unknown.is_empty() { Ok(()) } else { Err(SourceProblems(unknown)) }
 }
 
 /// Builds a problem that points at the input of a step.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use stepwell_core::document::SourceProblem;
-use stepwell_core::time::duration_ms;
+use stepwell_core::time::{duration_ms, missing_unit};
 use stepwell_core::{Location, Name, WorkflowSource};
 
 use super::Catalogue;
@@ -122,7 +122,7 @@ fn unknown_names(document: &WorkflowSource, flows: &Shared) -> Vec<SourceProblem
         {
             let message =
                 format!("`ttl` must be a duration above zero, such as `30m` or `P3D` (got `{ttl}`)");
-            add("ttl", "badTtl", message);
+            add("ttl", "badTtl", missing_unit("ttl: ", &ttl.into()).unwrap_or(message));
         }
     }
     problems

@@ -5,6 +5,7 @@ use serde_json::json;
 use stepwell_core::{Definition, DefinitionHash, Name, WorkflowSource};
 use stepwell_store::{CellOp, Precondition};
 
+use super::check::known_actions_only;
 use super::entry::{Entry, Pinned, Seen, Stamp, Writing, detail, draft_key, noted, version_key};
 use super::{Catalogue, CatalogueError};
 use crate::registry::stored_definition;
@@ -15,6 +16,7 @@ pub struct Publish {
     from: From,
     activate: bool,
     note: Option<String>,
+    allow_unknown_actions: bool,
 }
 
 /// The source of the document.
@@ -27,12 +29,24 @@ enum From {
 impl Publish {
     /// Publishes the stored draft at this revision. The same commit deletes the draft.
     pub fn draft(revision: u64) -> Self {
-        Publish { from: From::Draft(revision), activate: false, note: None }
+        Publish::from(From::Draft(revision))
     }
 
     /// Publishes this workflow document, given as YAML or JSON.
     pub fn text(text: impl Into<String>) -> Self {
-        Publish { from: From::Text(text.into()), activate: false, note: None }
+        Publish::from(From::Text(text.into()))
+    }
+
+    fn from(from: From) -> Self {
+        Publish { from, activate: false, note: None, allow_unknown_actions: false }
+    }
+
+    /// Publishes the document even if it calls actions that this engine does not know. A run waits at such a call
+    /// until a process with the action takes it.
+    #[must_use]
+    pub fn allow_unknown_actions(mut self) -> Self {
+        self.allow_unknown_actions = true;
+        self
     }
 
     /// Makes the version the one that new runs use.
@@ -69,7 +83,7 @@ pub struct Published {
 
 impl Catalogue {
     /// Publishes a document as the next version, which never changes. A document with the same content as the newest
-    /// version adds none.
+    /// version adds none. A call of an unknown action in a new version is an error, unless the request allows it.
     pub async fn publish(
         &self,
         name: impl Into<Name>,
@@ -77,23 +91,19 @@ impl Catalogue {
     ) -> Result<Published, CatalogueError> {
         let name = name.into();
         self.may_change(&name)?;
-        let Publish { from, activate, note } = publish;
-        let note = noted(note)?;
+        let publish = Publish { note: noted(publish.note)?, ..publish };
         self.refresh().await?;
-        self.change(&format!("workflow `{name}`"), || {
-            Box::pin(self.publishing(&name, &from, activate, note.as_deref()))
-        })
-        .await
+        self.change(&format!("workflow `{name}`"), || Box::pin(self.publishing(&name, &publish))).await
     }
 
     /// Decides on the publication, given the current content of the catalogue.
     async fn publishing(
         &self,
         name: &Name,
-        from: &From,
-        activate: bool,
-        note: Option<&str>,
+        publish: &Publish,
     ) -> Result<(Writing, Published), CatalogueError> {
+        let Publish { from, activate, note, allow_unknown_actions } = publish;
+        let activate = *activate;
         let mut writing = Writing::default();
         let (text, draft) = match from {
             From::Text(text) => (text.clone(), None),
@@ -104,10 +114,14 @@ impl Catalogue {
             }
         };
         let document = self.sound(Some(name), &text)?;
+        let warnings = self.warnings(&document);
         let Seen { value: mut entry, revision, is_rebuilt } = self.entry(name).await?;
         let (before, was) = (entry.clone(), entry.newest);
-        let pinned = self.next(&document, name, &mut entry, note, &mut writing).await?;
+        let pinned = self.next(&document, name, &mut entry, note.as_deref(), &mut writing).await?;
         let is_new = was != Some(pinned);
+        if is_new && !allow_unknown_actions {
+            known_actions_only(&warnings)?;
+        }
         if activate {
             entry.active = Some(pinned);
         }
@@ -120,7 +134,7 @@ impl Catalogue {
             detail["draft"] = json!(draft);
             writing.audit("workflow.publish", name, &detail);
         }
-        let (is_active, warnings) = (entry.active == Some(pinned), self.warnings(&document));
+        let is_active = entry.active == Some(pinned);
         let Pinned { version, hash } = pinned;
         let name = name.clone();
         Ok((writing, Published { name, version, hash, is_new, is_active, warnings }))

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::action::{ActionError, ActionInfo};
 use crate::actor::Permission;
+use crate::builtin::{READS, WRITES};
 use crate::cx::{Cx, Once};
 use crate::data::changes::{Changes, Increment, NewLink, Set};
 use crate::data::error::DataError;
@@ -784,10 +785,12 @@ pub(crate) fn equip(builder: Builder) -> Builder {
         "links.list_relations",
     ];
     let builder = writes.into_iter().fold(builder, |builder, name| {
-        builder.describe(name, |info| hinted(info).permission(Permission::Manage).stageable())
+        builder.describe(name, |info| hinted(info).permission(Permission::Manage).stageable().codes(WRITES))
     });
     let builder = reads.into_iter().fold(builder, |builder, name| {
-        builder.describe(name, |info| hinted(info).permission(Permission::Read).without_side_effects())
+        builder.describe(name, |info| {
+            hinted(info).permission(Permission::Read).without_side_effects().codes(READS)
+        })
     });
     builder
         .describe("links.lookup", |info| info.alias("to_type", "right_type"))

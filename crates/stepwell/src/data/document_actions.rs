@@ -167,11 +167,14 @@ pub(crate) fn equip(builder: Builder) -> Builder {
         .described("document.get", "Reads a document of the run.", get)
         .described("document.list", "Lists the documents of the run.", list)
         .described("document.remove", "Removes a document of the run.", remove)
-        .describe("document.put", |info| hinted(info).stageable())
-        .describe("document.get", |info| hinted(info).without_side_effects())
-        .describe("document.list", |info| hinted(info).without_side_effects())
-        .describe("document.remove", |info| hinted(info).stageable())
+        .describe("document.put", |info| hinted(info).stageable().codes(CODES))
+        .describe("document.get", |info| hinted(info).without_side_effects().codes(CODES))
+        .describe("document.list", |info| hinted(info).without_side_effects().codes(CODES))
+        .describe("document.remove", |info| hinted(info).stageable().codes(CODES))
 }
+
+/// Codes of the errors of these actions.
+const CODES: [&str; 5] = ["conflict", "invalid", "invalidDocument", "unknownDocument", "unreadable"];
 
 fn hinted(info: ActionInfo) -> ActionInfo {
     info.hint("body", json!({ "widget": "json" })).icon("file-text")

@@ -10,6 +10,7 @@ use stepwell_store::{CellOp, OpResult, ResultPart};
 
 use crate::action::{ActionError, ActionInfo};
 use crate::actor::Permission;
+use crate::builtin::{READS, WRITES};
 use crate::cx::Cx;
 use crate::data::changes::{Amount, slot_ops};
 use crate::data::error::DataError;
@@ -374,15 +375,19 @@ pub(crate) fn equip(builder: Builder) -> Builder {
         .described("state.append", "Appends an item to the list in a slot.", append)
         .described("state.remove_first", "Removes the first item of the list in a slot.", remove_first)
         .described("state.remove_last", "Removes the last item of the list in a slot.", remove_last)
-        .describe("state.get", |info| hinted(info).permission(Permission::Read).without_side_effects());
+        .describe("state.get", |info| {
+            hinted(info).permission(Permission::Read).without_side_effects().codes(READS)
+        });
     let writes =
         ["set", "delete", "increment", "decrement", "merge", "append", "remove_first", "remove_last"];
     let builder = writes.iter().fold(builder, |builder, verb| {
         builder.describe(&format!("state.{verb}"), |info| {
-            hinted(info).permission(Permission::Manage).stageable()
+            hinted(info).permission(Permission::Manage).stageable().codes(WRITES)
         })
     });
-    builder.describe("state.update", |info| hinted(info).permission(Permission::Manage).stageable())
+    builder.describe("state.update", |info| {
+        hinted(info).permission(Permission::Manage).stageable().codes(WRITES)
+    })
 }
 
 /// Adds hints for editors.

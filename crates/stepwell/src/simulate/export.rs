@@ -174,10 +174,7 @@ impl Export<'_> {
     fn failed(&mut self, action: &Name, step: &str, failure: &Failure, input: Option<&Value>) -> usize {
         let mut transitions = self.definition.spec().transitions.iter();
         let retry = transitions.find(|one| one.id.as_str() == step).and_then(|one| one.retry.as_ref());
-        let covers = |retry: &&Retry| {
-            let listed = retry.retry_on.as_ref().is_none_or(|codes| codes.contains(&failure.code));
-            listed && !failure.is_final
-        };
+        let covers = |retry: &&Retry| retry.covers(failure);
         let attempts = 1 + retry.filter(covers).map_or(0, |retry| retry.attempts as usize);
         for _ in 0..attempts {
             self.mocks.entry(step.to_owned()).or_default().push(Mock::Error(failure.clone()));

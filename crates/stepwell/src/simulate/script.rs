@@ -178,6 +178,8 @@ impl Script {
     /// action.
     fn mocked(&self, cx: &Cx, action: &Name, input: &Value) -> Option<Result<Value, Failure>> {
         let step = Some(cx.transition().as_str()).filter(|_| *cx.workflow() == self.workflow);
+        // The pages of a loop are fetched by the transition `STEP.page`.
+        let step = step.map(|step| step.strip_suffix(".page").unwrap_or(step));
         let by_step = step.filter(|step| self.mocks.contains_key(*step));
         let name = by_step.or_else(|| Some(action.as_str()).filter(|name| self.mocks.contains_key(*name)))?;
         let answers = self.mocks.get(name)?;

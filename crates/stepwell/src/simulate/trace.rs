@@ -197,7 +197,8 @@ impl Traced<'_> {
                 let (id, end) = fired.split_once('.').unwrap_or((fired.as_str(), ""));
                 let Some((_, row)) = last.get(id).and_then(|index| rows.get_mut(*index)) else { continue };
                 match end {
-                    "then" | "else" => row.way = Some(end.to_owned()),
+                    "then" | "else" | "default" => row.way = Some(end.to_owned()),
+                    case if case.starts_with("case") => row.way = Some(end.to_owned()),
                     "timeout" => row.way = Some("onTimeout".to_owned()),
                     "" | "child" if row.action.is_none() || row.how == Some(AnswerSource::Real) => {
                         let made = self.assigned(fired, &change.snapshot, row.kind == "vars.set");

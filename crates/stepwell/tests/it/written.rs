@@ -501,7 +501,7 @@ steps:
     engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Failed, "the step cannot start yet");
-    let fields = json!({"payload": {"pause": 1}});
+    let fields = json!({"payload": {"pause": "1s"}});
     engine.operate(run.id(), Command::Patch { fields }, &Operator::default()).await.unwrap();
     engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
     engine.settle().await;

@@ -329,8 +329,56 @@ def an_event_is_accepted_once_and_reaches_each_trigger_and_wait_once(w):
     same([entry["action"] for entry in w.history(sent)].count("__resolve_wait:more"), 1, "how often the wait was woken")
 
 
-empty("F8", "*", "not yet: a bare number is still a number of seconds, `delayMs` is no field, and a sleep of 0 is refused")
-empty("F9", "*", "not yet: there is no warning for catch codes or pages, and publishing accepts unknown actions")
+SPANS = """name: NAME
+steps:
+  - { id: none, type: wait.sleep, for: 0 }
+  - { id: short, type: wait.sleep, for: 10ms }
+  - { id: named, type: wait.sleep, forMs: 5 }
+  - { id: nap, type: wait.sleep, for: { $expr: payload.length } }
+  - { id: done, type: control.return, value: slept }
+"""
+
+
+@promise("F8")
+def a_duration_has_a_unit_and_a_bare_number_is_refused_with_both_readings(w):
+    for field in ["for: 1000", "for: 0.5", "for: '30'"]:
+        number = field.removeprefix("for: ").strip("'")
+        message = w.no(422, "publishVersion", name=w.fresh("flow"), document=SPANS.replace("NAME", "x").replace("for: 10ms", field))
+        expect(f"{number}ms" in message and f"{number}s" in message, f"the message does not have both readings: {message}")
+    flow = w.publish(SPANS)
+    same(w.done(flow, {"length": "20ms"})["result"], "slept", "the result with units")
+    failed = w.until(w.start(flow, {"length": 1000}), "failed")["error"]["message"]
+    expect("`nap`" in failed and "1000ms" in failed and "1000s" in failed, f"the error does not name the step and both readings: {failed}")
+
+
+DOUBTFUL = """name: NAME
+steps:
+  - id: safe
+    type: control.try
+    body: [{ id: put, type: action.call, action: store.set, input: { namespace: NAME, key: a, value: 1 } }]
+    catch: { codes: [conflit], steps: [] }
+  - { id: found, type: action.call, action: links.lookup, input: { namespace: NAME, from: { type: a, id: b } } }
+  - { id: each, type: control.forEach, items: { $expr: vars.found.matches }, body: [{ id: tell, type: action.call, action: log, input: { message: x } }] }
+  - { id: once, type: action.call, action: log, retry: { attempts: 0, delay: 1s }, input: { message: x } }
+"""
+MISSPELT = "name: NAME\nsteps:\n  - { id: put, type: action.call, action: store.sett, input: {} }\n"
+
+
+@promise("F9")
+def validation_warns_and_publishing_refuses_unknown_actions(w):
+    flow = w.fresh("flow")
+    codes = ["unraisedCode", "firstPageOnly", "noEffect"]
+    published = w.ok("publishVersion", name=flow, document=DOUBTFUL.replace("NAME", flow))
+    same([(one["code"], one["line"]) for one in published["warnings"]], list(zip(codes, [6, 8, 9])), "the warnings")
+    flow = w.fresh("flow")
+    text = MISSPELT.replace("NAME", flow)
+    message = w.no(422, "publishVersion", name=flow, document=text)
+    expect("did you mean `store.set`" in message, f"the nearest name is not suggested: {message}")
+    draft = w.ok("putDraft", name=flow, document=text, createOnly=True)
+    same((draft["valid"], [one["code"] for one in draft["warnings"]]), (True, ["unknownAction"]), "the stored draft")
+    w.no(422, "publishDraft", name=flow, revision=draft["revision"])
+    same(w.ok("publishDraft", name=flow, revision=draft["revision"], allowUnknownActions=True)["version"], 1, "the version")
+
 
 NESTED = """name: NAME
 steps:

@@ -375,7 +375,7 @@ steps:
   - { id: long, type: action.call, action: transform, input: { text: { $expr: payload.text } } }
   - { id: short, type: action.call, action: transform, input: { n: 1 } }
   - { id: bad, type: action.call, action: log, input: { message: { $expr: payload.n } }, onError: [{ id: told, type: vars.set, values: { x: 1 } }] }
-  - { id: nap, type: wait.sleep, for: 0.05 }
+  - { id: nap, type: wait.sleep, for: 50ms }
   - { id: ask, type: human.task, form: { type: object, required: [by] } }
   - { id: done, type: control.return }
 """.replace("ACTION", action)), {"text": "y" * 50000, "n": 1})
@@ -611,9 +611,9 @@ def a_failed_step_is_not_retried_until_someone_retries_or_dismisses_it(w):
 @promise("B6")
 def a_retry_policy_sets_number_delay_and_codes(w):
     action = remote(w)
-    listed = w.start(w.publish(steps(f"type: action.call, action: {action}, retry: {{ attempts: 5, delay: 0.05, retryOn: [busy] }}")))
+    listed = w.start(w.publish(steps(f"type: action.call, action: {action}, retry: {{ attempts: 5, delay: 50ms, retryOn: [busy] }}")))
     runs = {name: w.start(w.publish(steps(f"type: action.call, {DOWN}, retry: {{ {policy} }}"))) for name, policy in {
-        "doubled": "attempts: 4, delay: 0.2, maxDelay: 0.6", "fixed": "attempts: 12, delay: 0.02, backoff: fixed",
+        "doubled": "attempts: 4, delay: 200ms, maxDelay: 600ms", "fixed": "attempts: 12, delay: 20ms, backoff: fixed",
     }.items()}
     write = f"action: store.set, input: {{ namespace: {w.fresh('n')}, key: a, value: 1, if_revision: 7 }}"
     conflict = w.start(w.publish(steps(f"type: action.call, {write}, retry: 3")))
@@ -661,7 +661,7 @@ transitions:
         fail(w, w.task(action))
         same(w.until(run, "completed", "failed")["result"], "bankDown", f"the result with {more}")
         same([entry["action"].removeprefix("__auto:") for entry in w.history(run)[1:]], wanted, f"the path with {more}")
-    plain = w.start(w.publish(steps(f"type: action.call, action: {action}, retry: {{ attempts: 1, delay: 0.02 }}")))
+    plain = w.start(w.publish(steps(f"type: action.call, action: {action}, retry: {{ attempts: 1, delay: 20ms }}")))
     fail(w, w.task(action))
     fail(w, w.task(action))
     same([w.until(plain, "failed")[name] for name in ("places", "version")], [["s0"], 0], "a run without an error place")
@@ -680,7 +680,7 @@ def a_timed_out_action_can_write_nothing(w):
         same(30 + seconds(task["leaseUntil"], task["deadline"]) if "deadline" in task else None, wanted, f"the time limit with `{setting}`")
         complete(w, task)
         w.until(run, "completed")
-    run = w.start(w.publish(call(", timeout: 0.3, retry: { attempts: 1, delay: 0.01 }")))
+    run = w.start(w.publish(call(", timeout: 300ms, retry: { attempts: 1, delay: 10ms }")))
     late = [w.task(action), w.task(action)]
     failed = w.until(run, "failed")
     same([one["error"]["code"] for one in failed["failures"]], ["timeout"] * 2, "the failed tries")
@@ -831,9 +831,9 @@ def timers_fire_when_they_are_due(w):
     run = w.start(w.publish("""
 name: NAME
 steps:
-  - { id: nap, type: wait.sleep, for: 0.4 }
+  - { id: nap, type: wait.sleep, for: 400ms }
   - { id: past, type: wait.sleep, until: "2026-01-01T00:00:00Z" }
-  - { id: ask, type: human.task, timeout: 0.3, onTimeout: [{ id: late, type: vars.set, values: { late: true } }] }
+  - { id: ask, type: human.task, timeout: 300ms, onTimeout: [{ id: late, type: vars.set, values: { late: true } }] }
   - { id: until, type: wait.sleep, until: { $expr: payload.at } }
   - { id: done, type: control.return, value: { $expr: vars.late } }
 """), {"at": "2099-01-02T03:04:05Z"})

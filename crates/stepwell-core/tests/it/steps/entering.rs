@@ -61,7 +61,7 @@ fn error_entering_a_step_does_not_fail_the_previous_call() {
 
 #[test]
 fn run_blocked_at_a_step_continues_after_its_data_is_fixed() {
-    let lists = [json!([1]), json!([1]), json!(1), json!(1), json!("2023-01-01T00:00:00Z"), json!(1)];
+    let lists = [json!([1]), json!([1]), json!(1), json!("1s"), json!("2023-01-01T00:00:00Z"), json!("1s")];
     for (step, list) in CANNOT_BEGIN.iter().zip(lists) {
         let bad = if step.contains("while") { json!({"list": "text"}) } else { json!({}) };
         let mut world = World::start(&after_a_call(step), bad).run();

@@ -14,6 +14,7 @@ mod lossless;
 mod malformed;
 mod parallel;
 mod reading;
+mod richer;
 mod scopes;
 mod waits;
 
@@ -104,6 +105,12 @@ impl World {
             }
         }
         panic!("the run does not become idle: it is in {:?}", self.snapshot.current_places());
+    }
+
+    /// Advances by one change, or lets time pass until the next timer.
+    pub(crate) fn step(&mut self) {
+        let has_moved = self.advance() || self.ring();
+        assert!(has_moved || self.stopped.is_some() || self.snapshot.is_terminal(), "the run is idle");
     }
 
     /// Advances as far as possible without time passing.

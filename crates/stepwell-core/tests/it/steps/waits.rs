@@ -32,7 +32,7 @@ steps:
 fn timeout_without_a_handler_is_an_error() {
     let text = "
 steps:
-  - { id: wait, type: wait.signal, signal: ANSWER, timeout: { $expr: payload.minutes * 60 } }
+  - { id: wait, type: wait.signal, signal: ANSWER, timeout: { $expr: '$string(payload.minutes) & \"m\"' } }
 ";
     let world = World::start(text, json!({"minutes": 2})).run();
     assert_eq!(world.stopped.map(|failure| failure.code), Some("timeout".to_owned()));

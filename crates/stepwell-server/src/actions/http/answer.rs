@@ -158,7 +158,7 @@ fn failure(
     if !begins.is_empty() {
         message = format!("{message}: {begins}");
     }
-    let failed = ActionError::new("httpStatus", message);
+    let failed = ActionError::new("httpStatus", message).status(code);
     let may_pass = matches!(code, 408 | 425 | 429);
     if status.is_client_error() && !may_pass { failed.non_retryable() } else { failed }
 }

@@ -141,6 +141,9 @@ pub(super) struct RunFailure {
     /// True if a retry cannot succeed.
     #[serde(rename = "final")]
     is_final: bool,
+    /// HTTP status of the response that is the failure; absent for other failures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
 }
 
 /// A transition in progress and its attempts.
@@ -216,8 +219,8 @@ struct AttemptFailure {
 
 impl From<Failure> for RunFailure {
     fn from(failure: Failure) -> Self {
-        let Failure { code, message, is_final, .. } = failure;
-        RunFailure { code, message, is_final }
+        let Failure { code, message, is_final, status, errors: _ } = failure;
+        RunFailure { code, message, is_final, status }
     }
 }
 

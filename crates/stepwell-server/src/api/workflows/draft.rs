@@ -12,7 +12,7 @@ use super::version::{VersionPublished, published};
 use crate::api::call::{Call, Json, Nothing, Written};
 use crate::api::reply::Reply;
 use crate::api::route::{Route, delete, get, post, put};
-use crate::api::shapes::{Instant, segment};
+use crate::api::shapes::{DocumentProblem, Instant, segment};
 use crate::routes::problem::Problem;
 
 /// A draft of a workflow, without its text.
@@ -63,6 +63,24 @@ struct PublishDraft {
     /// Note stored with the version, at most 1,000 characters.
     #[schemars(length(max = 1000))]
     note: Option<String>,
+    /// True = publish even if steps call actions that this server does not know. Default: false.
+    #[serde(default)]
+    allow_unknown_actions: bool,
+}
+
+/// A draft that was stored, and what a validation of it finds.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct DraftStored {
+    /// Workflow, revision, author and time of the draft.
+    #[serde(flatten)]
+    kept: DraftSummary,
+    /// True if the draft can be published.
+    valid: bool,
+    /// Errors that prevent publishing.
+    problems: Vec<DocumentProblem>,
+    /// Doubts about a valid draft, such as actions that this server does not know.
+    warnings: Vec<DocumentProblem>,
 }
 
 pub(super) fn routes() -> Vec<Route> {
@@ -73,11 +91,11 @@ pub(super) fn routes() -> Vec<Route> {
             .notes("`ETag` is the draft's revision.")
             .ok::<DraftView>("The draft.")
             .to(show),
-        put(path, "putDraft", publish, "Store a text as the draft of a workflow, without validation.")
+        put(path, "putDraft", publish, "Store a text as the draft of a workflow, also if it is not valid.")
             .notes("To replace an existing draft, send its revision in `If-Match`: a 428 without it, a 412 if the revision has changed. `If-None-Match: *` requires that there is no draft.")
             .checks_tag_or_new()
-            .gives::<DraftSummary>(StatusCode::CREATED, "The draft was created.")
-            .ok::<DraftSummary>("The draft was replaced.")
+            .gives::<DraftStored>(StatusCode::CREATED, "The draft was created.")
+            .ok::<DraftStored>("The draft was replaced.")
             .to(keep),
         delete(path, "deleteDraft", publish, "Delete the draft of a workflow.")
             .notes("Send the draft's revision in `If-Match`: a 428 without it, a 412 if the revision has changed.")
@@ -107,7 +125,14 @@ async fn keep(call: Call<WorkflowPath, Nothing, Written>) -> Result<Reply, Probl
     let draft = catalogue.put_draft(name, text, revision).await;
     let draft = draft.map_err(|error| unnamed(expected, error))?;
     let (status, tag) = (if revision == 0 { StatusCode::CREATED } else { StatusCode::OK }, draft.revision);
-    let reply = Reply::json(status, &DraftView::from(draft).kept)?.tagged(tag);
+    let checked = catalogue.check(Some(&draft.name), &draft.text)?;
+    let stored = DraftStored {
+        kept: DraftView::from(draft).kept,
+        valid: checked.is_sound(),
+        problems: DocumentProblem::all(checked.problems),
+        warnings: DocumentProblem::all(checked.warnings),
+    };
+    let reply = Reply::json(status, &stored)?.tagged(tag);
     Ok(if revision == 0 { reply.at(&path) } else { reply })
 }
 
@@ -134,8 +159,9 @@ fn unnamed(expected: Option<u64>, error: CatalogueError) -> Problem {
 
 async fn publish_draft(call: Call<WorkflowPath, Nothing, Json<PublishDraft>>) -> Result<Reply, Problem> {
     let catalogue = call.engine().catalogue();
-    let Json(PublishDraft { revision, activate, note }) = call.body;
+    let Json(PublishDraft { revision, activate, note, allow_unknown_actions }) = call.body;
     let publish = note.into_iter().fold(Publish::draft(revision), Publish::note);
+    let publish = if allow_unknown_actions { publish.allow_unknown_actions() } else { publish };
     let publish = if activate { publish.activate() } else { publish };
     published(catalogue.publish(call.path.name, publish).await?)
 }

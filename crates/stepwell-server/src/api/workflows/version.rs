@@ -37,6 +37,8 @@ struct PublishVersion {
     /// Note stored with the version, at most 1,000 characters.
     #[schemars(length(max = 1000))]
     note: Option<String>,
+    /// True = publish even if steps call actions that this server does not know. Default: false.
+    allow_unknown_actions: Option<bool>,
 }
 
 /// Query parameter for showing a version.
@@ -171,8 +173,9 @@ pub(super) fn published(published: Published) -> Result<Reply, Problem> {
 async fn publish_text(call: Call<WorkflowPath, PublishVersion, Written>) -> Result<Reply, Problem> {
     call.server.check_workflow_quota(call.caller.scope(), &call.path.name).await?;
     let catalogue = call.engine().catalogue();
-    let PublishVersion { activate, note } = call.query;
+    let PublishVersion { activate, note, allow_unknown_actions } = call.query;
     let publish = note.into_iter().fold(Publish::text(call.body.0), Publish::note);
+    let publish = if allow_unknown_actions == Some(true) { publish.allow_unknown_actions() } else { publish };
     let publish = if activate == Some(true) { publish.activate() } else { publish };
     published(catalogue.publish(call.path.name, publish).await?)
 }

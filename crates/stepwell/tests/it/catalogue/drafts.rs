@@ -60,7 +60,10 @@ async fn bad_calls_are_problems_and_unknown_actions_are_warnings() {
     let checked = engine.catalogue().check(Some("count"), text).unwrap();
     assert!(checked.is_sound() && checked.warnings[0].at.line == 2, "{checked:?}");
     assert!(checked.warnings[0].message.contains("did you mean `store.increment`?"), "{checked:?}");
-    let published = engine.catalogue().publish("count", Publish::text(text)).await.unwrap();
+    let refused = wrong(engine.catalogue().publish("count", Publish::text(text)).await.unwrap_err());
+    assert!(refused[0].0 == 2 && refused[0].1.contains("`allowUnknownActions`"), "{refused:?}");
+    let allowed = Publish::text(text).allow_unknown_actions();
+    let published = engine.catalogue().publish("count", allowed).await.unwrap();
     assert_eq!(published.warnings, checked.warnings, "another process may have the action");
     let text = text.replace("incremnt", "increment");
     let checked = engine.catalogue().check(Some("count"), &text).unwrap();
