@@ -2,19 +2,25 @@
 
 use std::process::ExitCode;
 
+use serde_json::{Value, json};
+
 /// An exit code and a message for standard error. An empty message prints nothing.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
     pub(crate) message: String,
+    /// The problem with which the server answered, if it is the cause.
+    pub(crate) problem: Option<Box<Value>>,
 }
 
-/// The exit codes. Code 2 is used by clap for wrong arguments.
+/// The exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     Success = 0,
     /// An error that fits no other code.
     Unexpected = 1,
+    /// The command line is invalid.
+    Usage = 2,
     /// The run, workflow, file or other object does not exist.
     NotFound = 3,
     /// The object is in use by another process, or it has changed since it was read.
@@ -31,6 +37,24 @@ pub(crate) enum Code {
     Unreachable = 9,
 }
 
+impl Code {
+    /// Returns the stable code of a problem that the command line itself reports.
+    fn word(self) -> &'static str {
+        match self {
+            Code::Success => "success",
+            Code::Unexpected => "unexpected",
+            Code::Usage => "usage",
+            Code::NotFound => "notFound",
+            Code::Conflict => "conflict",
+            Code::Denied => "denied",
+            Code::Invalid => "invalid",
+            Code::Failed => "failed",
+            Code::TimedOut => "timedOut",
+            Code::Unreachable => "unreachable",
+        }
+    }
+}
+
 impl From<Code> for ExitCode {
     fn from(code: Code) -> Self {
         ExitCode::from(code as u8)
@@ -39,11 +63,28 @@ impl From<Code> for ExitCode {
 
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Failure { code, message: message.into() }
+        Failure { code, message: message.into(), problem: None }
     }
 
     pub(crate) fn unexpected(error: impl std::fmt::Display) -> Self {
         Failure::new(Code::Unexpected, format!("{error}"))
+    }
+
+    /// Returns the failure as problem JSON: the server's problem, or one with the message, and the exit code.
+    pub(crate) fn as_problem(&self) -> Value {
+        let own = || {
+            let is_retryable = matches!(self.code, Code::TimedOut | Code::Unreachable);
+            json!({
+                "type": "about:blank",
+                "title": "The command failed",
+                "code": self.code.word(),
+                "detail": self.message,
+                "retryable": is_retryable,
+            })
+        };
+        let mut problem = self.problem.as_deref().cloned().unwrap_or_else(own);
+        problem["exitCode"] = (self.code as u8).into();
+        problem
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
@@ -10,6 +9,7 @@ use serde_json::{Map, Value, json};
 use stepwell::core::Timestamp;
 use stepwell::core::expr::{Budget, Data, Expr, ExprError, ExprErrorKind, Scope, functions};
 
+use crate::cli::json_argument;
 use crate::exit::{Code, Failure};
 use crate::output;
 
@@ -30,12 +30,12 @@ pub(crate) struct Eval {
     /// Expression to evaluate, such as `items[price > 10].price`.
     #[arg(required_unless_present = "batch", conflicts_with = "batch")]
     expr: Option<String>,
-    /// File with the JSON input; `-` reads standard input (default: no input).
-    #[arg(long)]
-    input: Option<PathBuf>,
-    /// File with a JSON object of variables, named without `$`.
-    #[arg(long, conflicts_with = "batch")]
-    bindings: Option<PathBuf>,
+    /// Input: JSON, `@FILE`, or `-` for standard input (default: no input).
+    #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
+    input: Option<String>,
+    /// Variables, named without `$`: a JSON object, `@FILE`, or `-` for standard input.
+    #[arg(long, value_name = "JSON", conflicts_with = "batch")]
+    bindings: Option<String>,
     /// Return a list even for a single item; no items give an empty list.
     #[arg(long, conflicts_with = "batch")]
     list: bool,
@@ -45,8 +45,8 @@ pub(crate) struct Eval {
     /// Print the result or the error as a JSON object.
     #[arg(long)]
     json: bool,
-    /// Read lines of `{"expr", "data", "bindings"}` from `--input` (default: standard input), and print one result per
-    /// line.
+    /// Read lines of `{"expr", "data", "bindings"}` from `--input @FILE` (default: standard input), and print one result
+    /// per line.
     #[arg(long)]
     batch: bool,
 }
@@ -60,12 +60,13 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
 }
 
 fn one(eval: &Eval) -> Result<(), Failure> {
-    let input = eval.input.as_deref().map(document).transpose()?;
-    let bindings = match eval.bindings.as_deref().map(document).transpose()? {
-        None => Map::new(),
-        Some(Value::Object(bindings)) => bindings,
-        Some(_) => return Err(Failure::new(Code::Invalid, "`--bindings` must be a JSON object")),
-    };
+    let input = eval.input.as_deref().map(|text| json_argument::json("--input", text)).transpose()?;
+    let bindings =
+        match eval.bindings.as_deref().map(|text| json_argument::json("--bindings", text)).transpose()? {
+            None => Map::new(),
+            Some(Value::Object(bindings)) => bindings,
+            Some(_) => return Err(Failure::new(Code::Invalid, "`--bindings` must be a JSON object")),
+        };
     let data = input.as_ref().map_or_else(Data::nothing, Data::new);
     let scope = data.with_bindings(&bindings).with_now(eval.now.unwrap_or_else(now));
     let source = eval.expr.as_deref().unwrap_or_default();
@@ -98,9 +99,15 @@ fn evaluated(source: &str, scope: &dyn Scope, wants_list: bool) -> Result<Option
 
 /// Prints one result per non-empty input line. Lines with errors get an error result, so that results match the input.
 fn batch(eval: &Eval) -> Result<(), Failure> {
-    let reader: Box<dyn Read> = match eval.input.as_deref().filter(|file| file.as_os_str() != "-") {
-        None => Box::new(std::io::stdin()),
-        Some(file) => Box::new(File::open(file).map_err(|error| unreadable(file, &error))?),
+    let reader: Box<dyn Read> = match eval.input.as_deref() {
+        None | Some("-") => Box::new(std::io::stdin()),
+        Some(input) => {
+            let file = input.strip_prefix('@').ok_or_else(|| {
+                let why = format!("`--batch` reads lines from `@FILE` or `-` (got `{input}`)");
+                Failure::new(Code::Invalid, why)
+            })?;
+            Box::new(File::open(file).map_err(|error| unreadable(file, &error))?)
+        }
     };
     for line in BufReader::new(reader).split(b'\n') {
         let line = line.map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
@@ -171,21 +178,7 @@ fn now() -> Timestamp {
     Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// Reads JSON from a file, or from standard input if the name is `-`.
-fn document(file: &Path) -> Result<Value, Failure> {
-    let mut text = String::new();
-    if file.as_os_str() == "-" {
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
-    } else {
-        text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
-    }
-    serde_json::from_str(&text)
-        .map_err(|error| Failure::new(Code::Invalid, format!("{}: {error}", file.display())))
-}
-
-fn unreadable(file: &Path, error: &std::io::Error) -> Failure {
+fn unreadable(file: &str, error: &std::io::Error) -> Failure {
     let code = if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::Unexpected };
-    Failure::new(code, format!("{}: {error}", file.display()))
+    Failure::new(code, format!("{file}: {error}"))
 }

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -95,16 +95,24 @@ enum Command {
 
 fn main() -> ExitCode {
     let contract = stepwell_server::api::openapi();
-    let matches = cli::with_verbs(Cli::command(), &contract).get_matches();
-    let result = cli::run(&matches, &contract).unwrap_or_else(|| {
-        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        run(cli.command, &contract)
-    });
+    let result = match cli::with_verbs(Cli::command(), &contract).try_get_matches() {
+        Ok(matches) => cli::run(&matches, &contract).unwrap_or_else(|| {
+            let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+            run(cli.command, &contract)
+        }),
+        Err(error) if error.use_stderr() && output::wants_json() => {
+            let message = error.to_string();
+            Err(Failure::new(Code::Usage, message.trim_start_matches("error: ").trim_end()))
+        }
+        Err(error) => error.exit(),
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !failure.message.is_empty() {
-                output::print_message(&format!("stepwell: {}", failure.message));
+            match failure.message.is_empty() {
+                true => {}
+                false if output::wants_json() => output::print_message(&failure.as_problem().to_string()),
+                false => output::print_message(&format!("stepwell: {}", failure.message)),
             }
             failure.code.into()
         }

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
-use stepwell::core::document::{self, Case, WorkflowSource};
+use stepwell::core::document::{Case, WorkflowSource};
 use stepwell::simulate::{
     AnswerSource, Coverage, Simulated, SimulatedStep, Simulation, TestReport, Uncovered,
 };
 
+use crate::cli::json_argument;
 use crate::exit::{Code, Failure};
 use crate::output;
 use crate::workflow::{invalid, load_document, read};
@@ -38,9 +39,9 @@ pub(crate) struct Test {
 pub(crate) struct Simulate {
     /// Workflow document (YAML or JSON); `-` reads standard input.
     file: PathBuf,
-    /// File with the input of the run (JSON or YAML); `-` reads standard input.
-    #[arg(long, value_name = "FILE")]
-    input: Option<PathBuf>,
+    /// Input of the run: JSON, `@FILE`, or `-` for standard input.
+    #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
+    input: Option<String>,
     /// Take mocks, initial data and events from the test case with this name.
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
@@ -152,7 +153,7 @@ fn no_case(name: &str, names: &[String]) -> Failure {
 /// Runs a workflow document once and shows its steps.
 pub(crate) fn simulate(options: &Simulate) -> Result<(), Failure> {
     let is_stdin = |file: &Path| file.as_os_str() == "-";
-    if is_stdin(&options.file) && options.input.as_deref().is_some_and(is_stdin) {
+    if is_stdin(&options.file) && options.input.as_deref() == Some("-") {
         let message = "the document and `--input` cannot both be read from standard input";
         return Err(Failure::new(Code::Invalid, message));
     }
@@ -165,11 +166,8 @@ pub(crate) fn simulate(options: &Simulate) -> Result<(), Failure> {
             found.ok_or_else(|| no_case(name, &names))?
         }
     };
-    if let Some(file) = &options.input {
-        let input = document::to_json(&read(file)?);
-        let input =
-            input.map_err(|error| Failure::new(Code::Invalid, format!("{}: {error}", file.display())))?;
-        (case.input, case.event) = (Some(input), None);
+    if let Some(input) = &options.input {
+        (case.input, case.event) = (Some(json_argument::json("--input", input)?), None);
     }
     let simulation = with_others(Simulation::of(&document), &options.others)?;
     let simulated = runtime()?.block_on(simulation.run(&case));

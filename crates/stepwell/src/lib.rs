@@ -43,6 +43,7 @@ mod redaction;
 pub mod registry;
 pub mod remote;
 mod run_driver;
+mod run_ids;
 mod runner;
 pub mod schedule;
 pub mod secrets;

@@ -2,6 +2,7 @@
 
 mod command;
 mod follow;
+mod ids;
 mod preview;
 mod record;
 mod timeline;
@@ -254,6 +255,7 @@ pub(super) fn routes() -> Vec<Route> {
     routes.extend(command::routes());
     routes.extend(record::routes());
     routes.extend(preview::routes());
+    routes.extend(ids::routes());
     routes
 }
 

@@ -22,7 +22,7 @@ const FIRINGS: usize = 10;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SchedulePath {
-    /// Name of the schedule. A schedule of a trigger is named `WORKFLOW/TRIGGER`; encode the slash as `%2F`.
+    /// Name of the schedule. A schedule of a trigger is named `WORKFLOW/TRIGGER`.
     #[schemars(length(min = 1, max = 256))]
     name: String,
 }
@@ -206,6 +206,7 @@ pub(super) fn routes() -> Vec<Route> {
         .ok::<Page<ScheduleView>>("Schedules, including those that are switched off.")
         .to(list),
         get("/v1/schedules/{name}", "showSchedule", view, "Show a schedule with its next firings.")
+            .notes("In the path, the slash of a trigger's schedule `WORKFLOW/TRIGGER` is percent-encoded as `%2F`.")
             .ok::<ScheduleView>("The schedule.")
             .to(show),
         put(

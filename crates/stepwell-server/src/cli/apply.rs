@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use stepwell::core::document;
 
 use super::client::{ApiRequest, Client};
-use super::{args, everywhere, opened};
+use super::{everywhere, opened};
 use crate::exit::{Code, Failure};
 use crate::output::print_message;
 use crate::server::runtime;
 use crate::validate::described;
+use crate::workflow;
 
 /// Ids of the arguments.
 const UNKNOWN: &str = "allow-unknown-actions";
@@ -110,7 +111,7 @@ async fn has_no_warnings(client: &Client, file: &str) -> Result<(), Failure> {
 
 /// Returns the request that publishes a file. The name comes from the document, or else from the file name.
 fn publishing(file: &str, note: Option<&str>, allow_unknown: bool) -> Result<ApiRequest, Failure> {
-    let text = args::read(file)?;
+    let text = workflow::read(std::path::Path::new(file))?;
     let value = document::to_json(&text).map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
     let said = value.pointer("/metadata/name").or_else(|| value.get("name")).and_then(Value::as_str);
     let stem =

@@ -1,6 +1,7 @@
 //! Arguments of a verb, generated from the parameters and body fields of its operation in the API contract.
 
-use std::io::Read;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use axum::http::Method;
 use axum::http::header::HeaderName;
@@ -8,7 +9,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
+use super::choice::{self, Choice};
 use super::client::ApiRequest;
+use super::json_argument::{self, json};
 use crate::exit::{Code, Failure};
 
 /// Characters that are percent-encoded in a path segment: all but the unreserved ones.
@@ -30,8 +33,7 @@ enum Kind {
     Number,
     Flag,
     List,
-    /// JSON. Text that is not valid JSON is sent as a string.
-    Any,
+    Json,
 }
 
 #[derive(Debug, Clone)]
@@ -40,7 +42,8 @@ struct Taken {
     place: Place,
     kind: Kind,
     is_required: bool,
-    is_run: bool,
+    /// Allowed values; empty = any.
+    choices: Vec<String>,
     about: String,
 }
 
@@ -58,6 +61,7 @@ enum Body {
 /// An operation of the API, with the arguments of its verb.
 #[derive(Debug, Clone)]
 pub(crate) struct Operation {
+    pub(crate) id: String,
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) about: String,
@@ -96,7 +100,8 @@ impl Operation {
         });
         let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).ok()?;
         let about = operation["summary"].as_str().unwrap_or_default().trim_end_matches('.').to_owned();
-        Some(Operation { method, path: path.clone(), about, is_page, is_stream, taken, body })
+        let id = id.to_owned();
+        Some(Operation { id, method, path: path.clone(), about, is_page, is_stream, taken, body })
     }
 
     /// Adds the operation's arguments and summary to the verb.
@@ -107,7 +112,8 @@ impl Operation {
         match self.body {
             Body::Data => {
                 let about = "Request body: JSON, `@FILE`, or `-` for standard input";
-                command = command.arg(Arg::new("body").value_name("JSON").help(about));
+                command =
+                    command.arg(Arg::new("body").value_name("JSON").allow_negative_numbers(true).help(about));
             }
             Body::File => {
                 let about = "File to send; `-` reads standard input";
@@ -124,24 +130,47 @@ impl Operation {
         self.taken.iter().any(Taken::is_dry_run)
     }
 
-    /// Returns the path arguments that are run ids, which may be abbreviated.
-    pub(crate) fn runs<'a>(&self, matches: &'a ArgMatches) -> Vec<(String, &'a String)> {
-        let runs = self.taken.iter().filter(|taken| taken.is_run && taken.place == Place::Path);
-        runs.filter_map(|taken| Some((taken.id(), matches.get_one::<String>(&taken.id())?))).collect()
+    /// Returns the given run ids, and ids that begin with one, such as those of waits. They may be abbreviated.
+    pub(crate) fn run_ids(&self, matches: &ArgMatches) -> Vec<String> {
+        let ids = self.taken.iter().filter(|taken| taken.has_run_id());
+        ids.flat_map(|taken| matches.get_many::<String>(&taken.id()).into_iter().flatten().cloned()).collect()
     }
 
-    /// Builds the request from the arguments. Values of `given` override them.
+    /// Returns the allowed values of an argument.
+    pub(super) fn choices(&self, name: &str) -> Choice {
+        let taken = self.taken.iter().find(|taken| taken.name == name);
+        Choice::new(&kebab(name), taken.map(|taken| taken.choices.clone()).unwrap_or_default())
+    }
+
+    /// Replaces each `{name}` in a sentence by the value of that argument.
+    pub(crate) fn sentence(
+        &self,
+        sentence: &str,
+        matches: &ArgMatches,
+        whole: &BTreeMap<String, String>,
+    ) -> String {
+        self.taken.iter().fold(sentence.to_owned(), |sentence, taken| {
+            let mark = format!("{{{}}}", taken.name);
+            match matches.try_get_one::<String>(&taken.id()) {
+                Ok(Some(given)) if sentence.contains(&mark) => {
+                    sentence.replace(&mark, whole.get(given).unwrap_or(given))
+                }
+                _ => sentence,
+            }
+        })
+    }
+
+    /// Builds the request from the arguments. `whole` has the full ids of abbreviated ones.
     pub(crate) fn asking(
         &self,
         matches: &ArgMatches,
-        given: &[(String, String)],
+        whole: &BTreeMap<String, String>,
     ) -> Result<ApiRequest, Failure> {
         let mut asking =
             ApiRequest { method: self.method.clone(), path: self.path.clone(), ..ApiRequest::default() };
         let (mut query, mut fields) = (form_urlencoded::Serializer::new(String::new()), Map::new());
         for taken in &self.taken {
-            let given = given.iter().find(|(id, _)| *id == taken.id()).map(|(_, value)| value.clone());
-            for value in taken.values(matches, given)? {
+            for value in taken.values(matches, whole)? {
                 let text = || value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 match taken.place {
                     Place::Path => {
@@ -180,11 +209,13 @@ impl Operation {
                 Some(("application/json".to_owned(), Value::Object(fields).to_string().into_bytes()))
             }
             Body::Data => match body() {
-                Some(text) => Some(("application/json".to_owned(), any(text)?.to_string().into_bytes())),
+                Some(text) => {
+                    Some(("application/json".to_owned(), json("JSON", text)?.to_string().into_bytes()))
+                }
                 None => None,
             },
             Body::File => {
-                let text = read(body().unwrap_or("-"))?;
+                let text = crate::workflow::read(Path::new(body().unwrap_or("-")))?;
                 let kind =
                     if text.trim_start().starts_with('{') { "application/json" } else { "application/yaml" };
                 Some((kind.to_owned(), text.into_bytes()))
@@ -204,22 +235,54 @@ impl Taken {
         format!("{:?}:{}", self.place, self.name)
     }
 
-    /// Returns the clap argument. Required arguments are positional, wherever they go in the request. Optional
-    /// arguments and lists are flags.
-    fn arg(&self) -> Arg {
-        let arg = Arg::new(self.id()).help(self.about.clone()).required(self.is_required);
-        let is_positional = self.is_required && self.kind != Kind::List;
-        if is_positional {
-            return arg.value_name(kebab(&self.name).to_uppercase().replace('-', "_"));
+    /// Returns true for a run's id, and for an id that begins with one and continues with a dot.
+    fn has_run_id(&self) -> bool {
+        match self.place {
+            Place::Path => matches!(self.name.as_str(), "run" | "wait" | "task" | "event"),
+            Place::Query | Place::Field => matches!(self.name.as_str(), "run" | "runs" | "parent"),
+            Place::Header => false,
         }
-        let flag = match self.name.as_str() {
+    }
+
+    /// Returns true if the argument has no flag.
+    fn is_positional(&self) -> bool {
+        self.is_required && self.kind != Kind::List
+    }
+
+    /// Returns the name of the flag, without the hyphens before it.
+    fn flag(&self) -> String {
+        match self.name.as_str() {
             "If-None-Match" => "create-only".to_owned(),
             // `--output` is the output format.
             "output" => "output-schema".to_owned(),
             name if self.kind == Kind::List && name.ends_with('s') => kebab(&name[..name.len() - 1]),
             name => kebab(name),
+        }
+    }
+
+    /// Returns the name as it is written in a command: `--input` or `VALUE`.
+    fn written(&self) -> String {
+        match self.is_positional() {
+            true => kebab(&self.name).to_uppercase().replace('-', "_"),
+            false => format!("--{}", self.flag()),
+        }
+    }
+
+    /// Returns the clap argument. Required arguments are positional, wherever they go in the request. Optional
+    /// arguments and lists are flags.
+    fn arg(&self) -> Arg {
+        let about = match self.kind {
+            Kind::Json => format!("{}. {}", self.about, json_argument::HELP),
+            _ => self.about.clone(),
         };
-        let arg = arg.long(flag);
+        let mut arg = Arg::new(self.id()).help(about).required(self.is_required);
+        if !self.choices.is_empty() {
+            arg = arg.value_parser(Choice::new(&kebab(&self.name), self.choices.clone()));
+        }
+        if self.is_positional() {
+            return arg.value_name(self.written()).allow_negative_numbers(self.kind == Kind::Json);
+        }
+        let arg = arg.long(self.flag());
         match (self.kind, self.name.as_str()) {
             (_, "If-None-Match") | (Kind::Flag, _) => arg.action(ArgAction::SetTrue),
             (Kind::Text, "wait") => {
@@ -227,12 +290,12 @@ impl Taken {
             }
             (Kind::List, _) => arg.action(ArgAction::Append).value_name("VALUE"),
             (Kind::Number, _) => arg.value_name("NUMBER").allow_negative_numbers(true),
-            (Kind::Any, _) => arg.value_name("JSON"),
+            (Kind::Json, _) => arg.value_name("JSON").allow_negative_numbers(true),
             (Kind::Text, _) => arg.value_name("TEXT"),
         }
     }
 
-    fn values(&self, matches: &ArgMatches, given: Option<String>) -> Result<Vec<Value>, Failure> {
+    fn values(&self, matches: &ArgMatches, whole: &BTreeMap<String, String>) -> Result<Vec<Value>, Failure> {
         let id = if self.is_dry_run() { "dry_run".to_owned() } else { self.id() };
         if self.name == "If-None-Match" {
             return Ok(if matches.get_flag(&id) { vec!["*".into()] } else { Vec::new() });
@@ -240,10 +303,9 @@ impl Taken {
         if self.kind == Kind::Flag {
             return Ok(if matches.get_flag(&id) { vec![true.into()] } else { Vec::new() });
         }
-        let texts: Vec<String> = match given {
-            Some(given) => vec![given],
-            None => matches.get_many::<String>(&id).into_iter().flatten().cloned().collect(),
-        };
+        let given = matches.get_many::<String>(&id).into_iter().flatten();
+        let is_id = self.has_run_id();
+        let texts = given.map(|text| whole.get(text).filter(|_| is_id).unwrap_or(text).clone());
         let value = |text: String| match self.kind {
             Kind::Number => {
                 let number = serde_json::from_str::<serde_json::Number>(&text).map(Value::Number);
@@ -254,10 +316,10 @@ impl Taken {
                     )
                 })
             }
-            Kind::Any => any(&text),
+            Kind::Json => json(&self.written(), &text),
             Kind::Text | Kind::List | Kind::Flag => Ok(Value::String(text)),
         };
-        texts.into_iter().map(value).collect()
+        texts.map(value).collect()
     }
 }
 
@@ -284,7 +346,7 @@ pub(super) fn kebab(name: &str) -> String {
     text
 }
 
-fn resolved<'a>(contract: &'a Value, schema: &'a Value) -> &'a Value {
+pub(super) fn resolved<'a>(contract: &'a Value, schema: &'a Value) -> &'a Value {
     let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     reference.and_then(|pointer| contract.pointer(pointer)).unwrap_or(schema)
 }
@@ -315,7 +377,7 @@ fn kind(contract: &Value, schema: &Value) -> Kind {
         () if is("integer") || is("number") => Kind::Number,
         () if is("boolean") => Kind::Flag,
         () if is("array") && is_texts() => Kind::List,
-        () => Kind::Any,
+        () => Kind::Json,
     }
 }
 
@@ -331,7 +393,11 @@ fn parameter(contract: &Value, parameter: &Value) -> Option<Taken> {
     (!is_cursor).then(|| Taken {
         kind: kind(contract, &parameter["schema"]),
         is_required: parameter["required"] == true,
-        is_run: name == "run",
+        // `If-None-Match` allows one value, but its argument is a flag.
+        choices: match place {
+            Place::Header => Vec::new(),
+            _ => choice::of(contract, &parameter["schema"]),
+        },
         about: about(parameter),
         place,
         name,
@@ -357,33 +423,10 @@ fn body(contract: &Value, body: &Value) -> (Body, Vec<Taken>) {
         place: Place::Field,
         kind: kind(contract, property),
         is_required: required.contains(&name.as_str()),
-        is_run: false,
+        choices: choice::of(contract, property),
         about: about(property),
     };
     let mut fields: Vec<_> = properties.iter().map(field).collect();
     fields.sort_by_key(|field| required.iter().position(|name| *name == field.name).unwrap_or(usize::MAX));
     (Body::Fields, fields)
-}
-
-/// Reads JSON from the text, from `@FILE` or from standard input (`-`). A text argument that is not valid JSON becomes
-/// a string.
-pub(super) fn any(text: &str) -> Result<Value, Failure> {
-    let file = if text == "-" { Some("-") } else { text.strip_prefix('@') };
-    match file {
-        Some(file) => serde_json::from_str(&read(file)?)
-            .map_err(|error| Failure::new(Code::Invalid, format!("`{text}` is not JSON: {error}"))),
-        None => Ok(serde_json::from_str(text).unwrap_or_else(|_| text.into())),
-    }
-}
-
-/// Reads a file, or standard input if the name is `-`.
-pub(super) fn read(file: &str) -> Result<String, Failure> {
-    if file != "-" {
-        return crate::workflow::read(std::path::Path::new(file));
-    }
-    let mut text = String::new();
-    std::io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
-    Ok(text)
 }

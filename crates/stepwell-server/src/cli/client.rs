@@ -324,5 +324,5 @@ fn refused(status: StatusCode, body: &[u8]) -> Failure {
     if let Some(trace) = problem["traceId"].as_str().filter(|_| status.is_server_error()) {
         message.push_str(&format!(" (trace {trace})"));
     }
-    Failure::new(code, message)
+    Failure { problem: Some(Box::new(problem)), ..Failure::new(code, message) }
 }

@@ -6,8 +6,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use super::client::{ApiRequest, Client};
-use super::show::{Format, Shown, bold, coloured};
-use super::{encoded, everywhere, opened, whole_id};
+use super::show::{Colour, Format, Shown, painted};
+use super::{encoded, everywhere, ids, opened};
 use crate::exit::{Code, Failure};
 use crate::output;
 use crate::server::runtime;
@@ -62,7 +62,7 @@ async fn doctor(matches: &ArgMatches) -> Result<(), Failure> {
 
 async fn asked(client: &Client, matches: &ArgMatches) -> Result<Value, Failure> {
     let mut path = match matches.get_one::<String>("run") {
-        Some(run) => format!("/v1/runs/{}/doctor", whole_id(client, run).await?),
+        Some(run) => format!("/v1/runs/{}/doctor", ids::expand(client, run).await?),
         None => "/v1/doctor".to_owned(),
     };
     let mut between = '?';
@@ -102,9 +102,9 @@ fn all(found: &Value) -> String {
     let mut out = String::new();
     findings(&mut out, found, true);
     if list(found, "findings").next().is_none() {
-        let _ = writeln!(out, "{}", coloured("Nothing is stuck.", 32));
+        let _ = writeln!(out, "{}", painted("Nothing is stuck.", Some(Colour::Green)));
     }
-    let _ = writeln!(out, "\n{}", bold("Processes"));
+    let _ = writeln!(out, "\n{}", painted("Processes", Some(Colour::Bold)));
     for process in list(found, "processes") {
         let lease_state = if process["alive"] == true { "is alive" } else { "has expired" };
         let this = if process["this"] == true { " (this one)" } else { "" };
@@ -127,13 +127,13 @@ fn all(found: &Value) -> String {
         let _ = writeln!(out, "  its clock is {ahead} ms ahead of the system clock");
     }
     if let Some(store) = found["store"].as_object() {
-        let _ = writeln!(out, "\n{}", bold("Store"));
+        let _ = writeln!(out, "\n{}", painted("Store", Some(Colour::Bold)));
         for (name, value) in store {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let _ = writeln!(out, "  {name:18} {value}");
         }
     }
-    let _ = writeln!(out, "\n{}", bold("Examined"));
+    let _ = writeln!(out, "\n{}", painted("Examined", Some(Colour::Bold)));
     for scanned in list(found, "scanned") {
         let rest = if scanned["all"] == true { "" } else { ", more exist: raise `--limit`" };
         let _ = writeln!(out, "  {:>6} {}{rest}", scanned["rows"].to_string(), text(scanned, "kind"));
@@ -144,16 +144,16 @@ fn all(found: &Value) -> String {
 fn findings(out: &mut String, found: &Value, with_next: bool) {
     for finding in list(found, "findings") {
         let severity = text(finding, "severity");
-        let code = match severity {
-            "error" => 31,
-            "warning" => 33,
-            _ => 36,
+        let colour = match severity {
+            "error" => Colour::Red,
+            "warning" => Colour::Yellow,
+            _ => Colour::Cyan,
         };
         let _ = writeln!(
             out,
             "{} {} ({}, {})",
-            coloured(&severity.to_uppercase(), code),
-            bold(text(finding, "what")),
+            painted(&severity.to_uppercase(), Some(colour)),
+            painted(text(finding, "what"), Some(Colour::Bold)),
             finding["count"],
             text(finding, "kind")
         );
@@ -173,7 +173,7 @@ fn next(out: &mut String, of: &Value, field: &str, indent: &str) {
     for step in list(of, field) {
         let advice = text(step, "advice");
         let _ = match step["command"].as_str() {
-            Some(command) => writeln!(out, "{indent}{advice}: {}", coloured(command, 36)),
+            Some(command) => writeln!(out, "{indent}{advice}: {}", painted(command, Some(Colour::Cyan))),
             None => writeln!(out, "{indent}{advice}"),
         };
     }
@@ -186,7 +186,7 @@ fn one(run: &Value) -> String {
     let _ = writeln!(
         out,
         "{} of `{}` is {}, at version {} in {}",
-        bold(text(run, "id")),
+        painted(text(run, "id"), Some(Colour::Bold)),
         text(run, "workflow"),
         text(run, "status"),
         run["version"],
@@ -206,7 +206,7 @@ fn one(run: &Value) -> String {
     parts(&mut out, run);
     findings(&mut out, run, false);
     if list(run, "remedies").next().is_some() {
-        let _ = writeln!(out, "{}", bold("Possible actions"));
+        let _ = writeln!(out, "{}", painted("Possible actions", Some(Colour::Bold)));
         next(&mut out, run, "remedies", "  ");
     }
     out

@@ -1,12 +1,15 @@
 //! `event emit`, `token show` and `token resume`: verbs whose arguments are not the fields of one request.
 
+use std::path::Path;
+
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
 use super::client::ApiRequest;
-use super::{args, dry, everywhere, opened};
+use super::{dry, everywhere, json_argument, opened};
 use crate::exit::{Code, Failure};
 use crate::server::runtime;
+use crate::workflow;
 
 /// Default source of events that are emitted from the command line.
 const SOURCE: &str = "/stepwell/cli";
@@ -14,7 +17,8 @@ const SOURCE: &str = "/stepwell/cli";
 pub(super) fn with_verbs(command: Command) -> Command {
     let text =
         |name: &'static str, about: &'static str| Arg::new(name).long(name).value_name("TEXT").help(about);
-    let data = |about: &'static str| Arg::new("data").value_name("JSON").help(about);
+    let data =
+        |about: &'static str| Arg::new("data").value_name("JSON").allow_negative_numbers(true).help(about);
     let emit = everywhere(Command::new("emit"))
         .about("Emit an event, which triggers workflows and resolves waits")
         .arg(Arg::new("type").value_name("TYPE").help("Event type").required_unless_present("file"))
@@ -80,7 +84,7 @@ fn option_value<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
 
 fn emitting(matches: &ArgMatches) -> Result<ApiRequest, Failure> {
     let events = match option_value(matches, "file") {
-        Some(file) => serde_json::from_str(&args::read(file)?)
+        Some(file) => serde_json::from_str(&workflow::read(Path::new(file))?)
             .map_err(|error| Failure::new(Code::Invalid, format!("{file} is not valid JSON: {error}")))?,
         None => {
             let mut event = Map::new();
@@ -94,7 +98,7 @@ fn emitting(matches: &ArgMatches) -> Result<ApiRequest, Failure> {
                 event.insert("subject".to_owned(), subject.into());
             }
             if let Some(data) = option_value(matches, "data") {
-                event.insert("data".to_owned(), args::any(data)?);
+                event.insert("data".to_owned(), json_argument::json("JSON", data)?);
             }
             Value::Object(event)
         }
@@ -111,7 +115,7 @@ fn emitting(matches: &ArgMatches) -> Result<ApiRequest, Failure> {
 }
 
 fn token(matches: &ArgMatches) -> Result<String, Failure> {
-    Ok(args::read(option_value(matches, "token-file").unwrap_or("-"))?.trim().to_owned())
+    Ok(workflow::read(Path::new(option_value(matches, "token-file").unwrap_or("-")))?.trim().to_owned())
 }
 
 fn showing(matches: &ArgMatches) -> Result<ApiRequest, Failure> {
@@ -122,7 +126,7 @@ fn showing(matches: &ArgMatches) -> Result<ApiRequest, Failure> {
 fn resuming(matches: &ArgMatches) -> Result<ApiRequest, Failure> {
     let mut fields = json!({ "token": token(matches)? });
     if let Some(data) = option_value(matches, "data") {
-        fields["input"] = args::any(data)?;
+        fields["input"] = json_argument::json("JSON", data)?;
     }
     if let Some(outcome) = option_value(matches, "outcome") {
         fields["outcome"] = outcome.into();

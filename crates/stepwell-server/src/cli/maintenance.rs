@@ -4,37 +4,45 @@ use axum::http::Method;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
+use super::args::Operation;
 use super::client::{ApiRequest, Client};
 use super::show::Shown;
-use super::{dry, everywhere, opened};
+use super::{dry, everywhere, ids, opened};
 use crate::exit::Failure;
 use crate::output::spinner;
 use crate::server::runtime;
 
-pub(super) fn with_verbs(command: Command) -> Command {
-    let heal = everywhere(Command::new("heal"))
-        .about("Heal the shadow columns of a workflow's runs and flows")
-        .arg(Arg::new("workflow").value_name("WORKFLOW").required(true).help("Name of the workflow"))
-        .arg(Arg::new("status").long("status").value_name("STATUS").help("Heal only runs with this status"))
-        .arg(Arg::new("parent").long("parent").value_name("RUN").help("Heal only children of this run"))
-        .arg(
-            Arg::new("where").long("where").value_name("CONDITION").action(ArgAction::Append).help(
+pub(super) fn with_verbs(command: Command, contract: &Value) -> Command {
+    let heal_columns = Operation::of(contract, "healColumns");
+    let statuses = heal_columns.map(|operation| operation.choices("status")).unwrap_or_default();
+    let heal =
+        everywhere(Command::new("heal"))
+            .about("Heal the shadow columns of a workflow's runs and flows")
+            .arg(Arg::new("workflow").value_name("WORKFLOW").required(true).help("Name of the workflow"))
+            .arg(
+                Arg::new("status")
+                    .long("status")
+                    .value_name("STATUS")
+                    .value_parser(statuses)
+                    .help("Heal only runs with this status"),
+            )
+            .arg(Arg::new("parent").long("parent").value_name("RUN").help("Heal only children of this run"))
+            .arg(Arg::new("where").long("where").value_name("CONDITION").action(ArgAction::Append).help(
                 "Heal only runs and flows whose shadow column matches, such as `city=Bonn` or `total>=10`",
-            ),
-        )
-        .arg(
-            Arg::new("batch")
-                .long("batch")
-                .value_name("NUMBER")
-                .default_value("100")
-                .help("Runs and flows per batch"),
-        )
-        .arg(
-            Arg::new("from")
-                .long("from")
-                .value_name("CURSOR")
-                .help("Continue an interrupted heal at this cursor"),
-        );
+            ))
+            .arg(
+                Arg::new("batch")
+                    .long("batch")
+                    .value_name("NUMBER")
+                    .default_value("100")
+                    .help("Runs and flows per batch"),
+            )
+            .arg(
+                Arg::new("from")
+                    .long("from")
+                    .value_name("CURSOR")
+                    .help("Continue an interrupted heal at this cursor"),
+            );
     let cleanup = everywhere(Command::new("cleanup")).about("Clean up expired data until none is left");
     let maintenance = Command::new("maintenance")
         .about("Heal shadow columns and clean up expired data")
@@ -81,10 +89,13 @@ async fn heal(client: &Client, shown: &Shown, matches: &ArgMatches) -> Result<Va
     let said = |name: &str| matches.get_one::<String>(name).cloned();
     let batch: u32 = said("batch").and_then(|batch| batch.parse().ok()).unwrap_or(100);
     let mut body = json!({ "workflow": said("workflow"), "batch": batch });
-    for (field, value) in [("cursor", said("from")), ("status", said("status")), ("parent", said("parent"))] {
+    for (field, value) in [("cursor", said("from")), ("status", said("status"))] {
         if let Some(value) = value {
             body[field] = value.into();
         }
+    }
+    if let Some(parent) = said("parent") {
+        body["parent"] = ids::expand(client, &parent).await?.into();
     }
     if let Some(conditions) = matches.get_many::<String>("where") {
         body["where"] = conditions.cloned().collect();

@@ -2,13 +2,18 @@
 
 mod apply;
 mod args;
+mod choice;
 pub(crate) mod client;
 mod doctor;
 mod emit;
+mod ids;
+pub(crate) mod json_argument;
 mod keys;
 mod maintenance;
 mod show;
+mod table;
 mod verbs;
+mod views;
 mod watch;
 
 use std::io::{BufRead, IsTerminal, Write};
@@ -23,11 +28,8 @@ use crate::output::print_message;
 use crate::server::runtime;
 use args::Operation;
 use client::{ApiRequest, Client, Target};
-use show::Shown;
+use show::{Format, Shown};
 use verbs::{NOUNS, VERBS, Verb};
-
-/// Maximum number of pages of runs that are searched for an abbreviated id.
-const PAGES: usize = 10;
 
 /// Adds the verbs of this module to the program's commands.
 pub(crate) fn with_verbs(mut command: Command, contract: &Value) -> Command {
@@ -49,7 +51,7 @@ pub(crate) fn with_verbs(mut command: Command, contract: &Value) -> Command {
         command = command.mut_subcommand(verb.noun, |noun| noun.subcommand(added));
     }
     let command = apply::with_verbs(watch::with_verbs(command));
-    doctor::with_verbs(maintenance::with_verbs(keys::with_verbs(emit::with_verbs(command))))
+    doctor::with_verbs(maintenance::with_verbs(keys::with_verbs(emit::with_verbs(command)), contract))
 }
 
 /// Id of the argument `--version`, as `showRunVersion` expects it.
@@ -113,10 +115,7 @@ async fn asked(
     client: &Client,
     shown: &Shown,
 ) -> Result<(), Failure> {
-    let mut whole = Vec::new();
-    for (id, given) in operation.runs(matches) {
-        whole.push((id, whole_id(client, given).await?));
-    }
+    let whole = ids::expanded(client, operation.run_ids(matches)).await?;
     let asking = operation.asking(matches, &whole)?;
     if shown.dry_run && !operation.has_dry_run() && asking.method != axum::http::Method::GET {
         return dry(&asking);
@@ -141,13 +140,52 @@ async fn asked(
     if operation.is_page && shown.all {
         answer = every_page(client, &asking, answer).await?;
     }
-    shown.show(&answer, verb.columns)?;
-    if let Some(next) = answer["nextCursor"].as_str().filter(|_| operation.is_page && !shown.quiet) {
-        print_message(&format!(
-            "more results follow (cursor {next}): use `--all` for all pages, or `--limit` for a larger page"
-        ));
+    let has_waited = asking.path.contains("wait=");
+    let outcome = outcome(&answer, has_waited);
+    if answer.is_null() {
+        talk(shown, &operation.sentence(verb.done, matches, &whole));
+        return Ok(());
     }
-    outcome(&answer, asking.path.contains("wait="))
+    present(verb, operation, client, shown, answer).await?;
+    outcome
+}
+
+/// Prints a response: for people in the form that fits the operation, for programs as it is.
+async fn present(
+    verb: &Verb,
+    operation: &Operation,
+    client: &Client,
+    shown: &Shown,
+    mut answer: Value,
+) -> Result<(), Failure> {
+    let is_table = shown.format() == Format::Table;
+    if let Some(text) = views::of(&operation.id, &answer).filter(|_| is_table) {
+        return crate::output::print(&text);
+    }
+    let items = answer.get_mut("items").and_then(Value::as_array_mut);
+    if let Some(items) = items.filter(|_| is_table && crate::output::is_terminal()) {
+        ids::shorten(client, verb.noun, items).await;
+    }
+    shown.show(&answer, verb.columns)?;
+    if is_table && answer["items"].as_array().is_some_and(Vec::is_empty) && answer["nextCursor"].is_null() {
+        talk(shown, &format!("No {}.", verb.rows));
+    }
+    if let Some(next) = answer["nextCursor"].as_str().filter(|_| operation.is_page) {
+        talk(
+            shown,
+            &format!(
+                "more results follow (cursor {next}): use `--all` for all pages, or `--limit` for a larger page"
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// Prints a message, unless the caller wants only data.
+fn talk(shown: &Shown, text: &str) {
+    if !shown.quiet {
+        print_message(text);
+    }
 }
 
 /// Maps the status of a run that was waited for to the exit code.
@@ -165,33 +203,6 @@ fn outcome(answer: &Value, has_waited: bool) -> Result<(), Failure> {
         Some("completed") | None => Ok(()),
         Some(status) => {
             Err(Failure::new(Code::TimedOut, format!("the wait timed out; the run is still {status}")))
-        }
-    }
-}
-
-/// Returns the full id of a run that is given by the beginning of its id.
-async fn whole_id(client: &Client, given: &str) -> Result<String, Failure> {
-    if given.len() >= 32 {
-        return Ok(given.to_owned());
-    }
-    let (mut found, mut cursor) = (Vec::new(), String::new());
-    for _ in 0..PAGES {
-        let page = client.ask(ApiRequest::get(format!("/v1/runs?limit=200{cursor}"))).await?.json()?;
-        let ids = page["items"].as_array().into_iter().flatten().filter_map(|run| run["id"].as_str());
-        found.extend(ids.filter(|id| id.starts_with(given)).map(str::to_owned));
-        match page["nextCursor"].as_str() {
-            Some(next) => {
-                cursor = format!("&cursor={}", encoded(next));
-            }
-            None => break,
-        }
-    }
-    match found.as_slice() {
-        [one] => Ok(one.clone()),
-        [] => Err(Failure::new(Code::NotFound, format!("no run id starts with `{given}`"))),
-        [first, second, ..] => {
-            let why = format!("`{given}` matches several runs ({first}, {second}, …): write more of the id");
-            Err(Failure::new(Code::Invalid, why))
         }
     }
 }

@@ -1,12 +1,10 @@
 //! Output of responses: as tables for people, or as the API's own JSON for programs.
 
-use std::io::IsTerminal;
-
 use clap::ValueEnum;
-use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use serde_json::{Map, Value};
 use stepwell::core::document;
 
+use super::table::{self, one_line};
 use crate::exit::Failure;
 use crate::output;
 
@@ -48,9 +46,6 @@ pub(crate) struct Shown {
     pub(crate) all: bool,
 }
 
-/// Maximum number of characters of a table cell. Longer text is cut.
-const CELL: usize = 80;
-
 impl Shown {
     pub(crate) fn format(&self) -> Format {
         if self.json { Format::Json } else { self.output }
@@ -61,7 +56,7 @@ impl Shown {
         if value.is_null() {
             return Ok(());
         }
-        let items = value.get("items").and_then(Value::as_array);
+        let items = value.get("items").and_then(Value::as_array).map(Vec::as_slice);
         // JSON and YAML contain the unreadable rows.
         if items.is_some() && !matches!(self.format(), Format::Json | Format::Yaml) {
             unreadable(value);
@@ -75,8 +70,9 @@ impl Shown {
             (Format::Ndjson, None) => output::line(&value.to_string()),
             (Format::Id, Some(items)) => items.iter().try_for_each(|item| output::line(&id(item))),
             (Format::Id, None) => output::line(&id(value)),
-            (Format::Table, Some(items)) => table(items, columns),
-            (Format::Table, None) => fields(value),
+            (Format::Table, Some([])) => Ok(()),
+            (Format::Table, Some(items)) => table::print(items, columns, self.quiet),
+            (Format::Table, None) => output::print(&fields(value)),
         }
     }
 }
@@ -101,48 +97,48 @@ fn id(item: &Value) -> String {
     text(known.unwrap_or(item))
 }
 
-fn table(items: &[Value], columns: &[&str]) -> Result<(), Failure> {
-    let every: Vec<&str> = match (columns, items.first().and_then(Value::as_object)) {
-        ([], Some(first)) => first.keys().map(String::as_str).collect(),
-        (columns, _) => columns.to_vec(),
-    };
-    if items.is_empty() {
-        return Ok(());
-    }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(every.iter().map(|column| heading(column)));
-    let has_colour = has_colour();
-    for item in items {
-        table.add_row(every.iter().map(|column| {
-            let value = column.split('.').try_fold(item, |value, part| value.get(part));
-            let text = cut(&value.map(text).unwrap_or_default());
-            match colour(column, &text).filter(|_| has_colour) {
-                Some(colour) => Cell::new(text).fg(colour),
-                None => Cell::new(text),
-            }
-        }));
-    }
-    let lines = table.lines().map(|line| line.trim_end().to_owned());
-    lines.into_iter().try_for_each(|line| output::line(&line))
+/// Returns the fields of an object for people, one per line. Nested values follow as indented YAML.
+pub(super) fn fields(value: &Value) -> String {
+    let Some(fields) = value.as_object() else { return format!("{}\n", text(value)) };
+    let rows: Vec<_> = shown_fields(fields).map(|(name, value)| (name.as_str(), value)).collect();
+    rows_of(&rows)
 }
 
-fn fields(value: &Value) -> Result<(), Failure> {
-    let Some(fields) = value.as_object() else { return output::line(&text(value)) };
-    let width = fields.keys().map(|name| name.chars().count()).max().unwrap_or(0);
-    let has_colour = has_colour();
-    shown_fields(fields).try_for_each(|(name, value)| {
+/// Returns named values for people, one per line. Nested values follow as indented YAML.
+pub(super) fn rows_of(rows: &[(&str, &Value)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    rows.iter().fold(String::new(), |lines, (name, value)| {
+        let is_nested = match value {
+            Value::Object(fields) => !fields.is_empty(),
+            Value::Array(all) => !all.iter().all(is_simple),
+            _ => false,
+        };
+        if is_nested {
+            return format!("{lines}{name}\n{}", indented(&document::yaml(value), 2));
+        }
         let text = text(value);
-        match colour(name, &text).filter(|_| has_colour) {
-            Some(colour) => output::line(&format!("{name:width$}  \u{1b}[{}m{text}\u{1b}[0m", ansi(colour))),
-            None => output::line(&format!("{name:width$}  {text}")),
+        // A text with several lines is shown as it is, below its name.
+        match text.trim_end().contains('\n') {
+            true => format!("{lines}{name}\n{}", indented(&text, 2)),
+            false => {
+                let colour = Colour::of(name, &text);
+                format!(
+                    "{lines}{}\n",
+                    format!("{name:width$}  {}", painted(&one_line(&text), colour)).trim_end()
+                )
+            }
         }
     })
 }
 
-/// Returns the heading of a column: `detail.updatedAt` becomes `UPDATED-AT`.
-fn heading(column: &str) -> String {
-    super::args::kebab(column.rsplit('.').next().unwrap_or(column)).to_uppercase()
+/// Indents every line of a text, and escapes control characters.
+pub(super) fn indented(text: &str, spaces: usize) -> String {
+    let space = " ".repeat(spaces);
+    text.lines().map(|line| format!("{}\n", format!("{space}{}", one_line(line)).trim_end())).collect()
+}
+
+fn is_simple(value: &Value) -> bool {
+    value.is_string() || value.is_number()
 }
 
 /// Returns the fields, without empty lists.
@@ -150,54 +146,45 @@ fn shown_fields(fields: &Map<String, Value>) -> impl Iterator<Item = (&String, &
     fields.iter().filter(|(_, value)| !value.as_array().is_some_and(Vec::is_empty))
 }
 
-/// Returns bold text if colours are enabled.
-pub(super) fn bold(text: &str) -> String {
-    coloured(text, 1)
+/// A colour of the terminal, as its ANSI code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Colour {
+    Bold = 1,
+    Dim = 2,
+    Red = 31,
+    Green = 32,
+    Yellow = 33,
+    Blue = 34,
+    Cyan = 36,
 }
 
-/// Returns text with an ANSI code if colours are enabled.
-pub(super) fn coloured(text: &str, code: u8) -> String {
-    if has_colour() { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
-}
-
-/// Returns true if standard output is a terminal and `NO_COLOR` is not set.
-fn has_colour() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
-}
-
-fn colour(column: &str, text: &str) -> Option<Color> {
-    (column == "status").then_some(match text {
-        "failed" => Color::Red,
-        "waiting" | "suspended" | "pending" => Color::Yellow,
-        "running" => Color::Blue,
-        "completed" => Color::Green,
-        _ => return None,
-    })
-}
-
-fn ansi(colour: Color) -> u8 {
-    match colour {
-        Color::Red => 31,
-        Color::Yellow => 33,
-        Color::Blue => 34,
-        _ => 32,
+impl Colour {
+    /// Returns the colour of a value in this column, if it has one.
+    pub(super) fn of(column: &str, text: &str) -> Option<Colour> {
+        (column == "status").then_some(match text {
+            "failed" => Colour::Red,
+            "waiting" | "suspended" | "pending" => Colour::Yellow,
+            "running" | "active" => Colour::Blue,
+            "completed" => Colour::Green,
+            _ => return None,
+        })
     }
 }
 
-fn text(value: &Value) -> String {
+/// Returns the text in a colour, if it has one and colours are enabled.
+pub(super) fn painted(text: &str, colour: Option<Colour>) -> String {
+    match colour.filter(|_| output::has_colour()) {
+        Some(colour) => format!("\u{1b}[{}m{text}\u{1b}[0m", colour as u8),
+        None => text.to_owned(),
+    }
+}
+
+/// Returns a value as text: strings without quotes, and simple lists with commas.
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        Value::Array(all) if all.iter().all(|one| one.is_string() || one.is_number()) => {
-            all.iter().map(text).collect::<Vec<_>>().join(", ")
-        }
+        Value::Array(all) if all.iter().all(is_simple) => all.iter().map(text).collect::<Vec<_>>().join(", "),
         value => value.to_string(),
-    }
-}
-
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(CELL) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::client::{ApiRequest, Client};
 use super::show::{Format, Shown};
-use super::{everywhere, opened, outcome, whole_id};
+use super::{everywhere, ids, opened, outcome, views};
 use crate::exit::{Code, Failure};
 use crate::output;
 use crate::server::runtime;
@@ -47,7 +47,7 @@ async fn wait(matches: &ArgMatches) -> Result<(), Failure> {
     let limit = matches.get_one::<String>("for").map(|text| super::duration(text)).transpose()?;
     let (client, shown) = opened(matches).await?;
     let waited = async {
-        let run = whole_id(&client, run_of(matches)).await?;
+        let run = ids::expand(&client, run_of(matches)).await?;
         let began = tokio::time::Instant::now();
         loop {
             let left = limit.map_or(AT_A_TIME, |limit| limit.saturating_sub(began.elapsed()).min(AT_A_TIME));
@@ -55,7 +55,10 @@ async fn wait(matches: &ArgMatches) -> Result<(), Failure> {
             let answer = client.ask(ApiRequest::get(path)).await?.json()?;
             let is_over = matches!(answer["status"].as_str(), Some("completed" | "cancelled" | "failed"));
             if is_over || left.is_zero() {
-                shown.show(&answer, &[])?;
+                match views::of("showRun", &answer).filter(|_| shown.format() == Format::Table) {
+                    Some(text) => output::print(&text)?,
+                    None => shown.show(&answer, &[])?,
+                }
                 return outcome(&answer, true);
             }
         }
@@ -68,7 +71,7 @@ async fn wait(matches: &ArgMatches) -> Result<(), Failure> {
 async fn watch(matches: &ArgMatches) -> Result<(), Failure> {
     let (client, shown) = opened(matches).await?;
     let watched = async {
-        let run = whole_id(&client, run_of(matches)).await?;
+        let run = ids::expand(&client, run_of(matches)).await?;
         follow(&client, &shown, &run).await
     };
     let watched = watched.await;

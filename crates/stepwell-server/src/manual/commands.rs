@@ -5,6 +5,7 @@ use std::fmt::Write;
 use clap::{Arg, Command};
 
 use super::{cell, is_shown, split_default};
+use crate::cli::json_argument;
 
 /// Help headings of the options that every verb has. They are listed once, at the start of the page.
 const EVERYWHERE: [&str; 2] = ["Connection options", "Output options"];
@@ -85,6 +86,9 @@ fn table<'a>(out: &mut String, all: impl Iterator<Item = &'a Arg>) {
 fn type_of(arg: &Arg) -> String {
     if !arg.get_action().takes_values() {
         return "flag".to_owned();
+    }
+    if arg.get_help().is_some_and(|help| help.to_string().ends_with(json_argument::HELP)) {
+        return "json".to_owned();
     }
     let values: Vec<_> =
         arg.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();

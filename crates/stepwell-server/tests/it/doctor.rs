@@ -93,7 +93,7 @@ fn commands_printed_by_the_doctor_fix_its_findings() {
 
     let start = r#"stepwell run start tour --input '{"visitor": "ann"}' -o id"#;
     let (failed, aside) = (verb(start).1, verb(start).1);
-    assert_eq!(verb("stepwell kv set tour visitors oops").0, Some(0));
+    assert_eq!(verb(r#"stepwell kv set tour visitors '"oops"'"#).0, Some(0));
     assert_eq!(verb(&format!("stepwell signal send {failed} welcome '{{\"by\": \"joe\"}}'")).0, Some(0));
     assert_eq!(verb(&format!("stepwell run wait {failed} --for 20s")).0, Some(7));
     assert_eq!(verb(&format!("stepwell run suspend {aside}")).0, Some(0));

@@ -26,7 +26,7 @@ fn an_expression_is_evaluated_on_json() {
     let folder = tempfile::tempdir().unwrap();
     let bindings = folder.path().join("bindings.json");
     std::fs::write(&bindings, r#"{"limit": 5}"#).unwrap();
-    let bindings = bindings.to_str().unwrap();
+    let bindings = &format!("@{}", bindings.display());
     assert_eq!(eval(&["items[price < $limit].price", "--input", "-", "--bindings", bindings]).1, "2");
 }
 
@@ -49,7 +49,7 @@ fn invalid_expressions_and_usage_have_their_exit_codes() {
     assert_eq!(code, Some(6));
     assert_eq!((&out["error"]["code"], &out["error"]["refused"]), (&json!("unsupported"), &json!(true)));
     assert_eq!(said(&expr(&["eval", "a", "--input", "-"], "{")).0, Some(6), "no JSON");
-    assert_eq!(said(&expr(&["eval", "a", "--input", "no/such/file"], "")).0, Some(3));
+    assert_eq!(said(&expr(&["eval", "a", "--input", "@no/such/file"], "")).0, Some(3));
     for usage in [vec!["eval"], vec!["eval", "1", "--batch"], vec!["eval", "1", "--now", "soon"], vec![]] {
         assert_eq!(said(&expr(&usage, "")).0, Some(2), "{usage:?}");
     }

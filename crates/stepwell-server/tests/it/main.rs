@@ -9,6 +9,7 @@ mod bad_rows;
 mod cases;
 mod catalogue;
 mod cli;
+mod command_line;
 mod commands;
 mod contract;
 mod data;

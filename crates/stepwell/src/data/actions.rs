@@ -332,7 +332,8 @@ impl From<KeyEntry> for Item {
 struct ListOutput {
     /// Keys of this page with their values, in ascending order.
     items: Vec<Item>,
-    /// Cursor of the next page, or `null` if this is the last one.
+    /// Cursor of the next page; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
     /// Keys of unreadable rows, which are left out of the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -395,7 +396,8 @@ struct KeyNamespace {
 struct KeyNamespaces {
     /// Namespaces of this page, ordered by name.
     namespaces: Vec<KeyNamespace>,
-    /// Cursor of the next page, or `null` if this is the last one.
+    /// Cursor of the next page; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
@@ -420,7 +422,8 @@ struct LinkNamespace {
 struct LinkNamespaces {
     /// Namespaces of this page, ordered by name.
     namespaces: Vec<LinkNamespace>,
-    /// Cursor of the next page, or `null` if this is the last one.
+    /// Cursor of the next page; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
@@ -561,7 +564,8 @@ struct MatchItem {
 struct LookupOutput {
     /// Links of this page, ordered by the entity at the other end.
     matches: Vec<MatchItem>,
-    /// Cursor of the next page, or `null` if this is the last one.
+    /// Cursor of the next page; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
     /// Keys of unreadable rows, which are left out of the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -673,7 +677,8 @@ struct LinkItem {
 struct LinksOutput {
     /// Links of this page, ordered by their ends.
     items: Vec<LinkItem>,
-    /// Cursor of the next page, or `null` if this is the last one.
+    /// Cursor of the next page; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
     /// Keys of unreadable rows, which are left out of the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -728,7 +733,8 @@ struct InUse {
 struct InUseOutput {
     /// Names of this page, in ascending order.
     items: Vec<InUse>,
-    /// Cursor of the next page, or `null` if this is the last one.
+    /// Cursor of the next page; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 

@@ -124,7 +124,8 @@ struct Item {
 struct ListOutput {
     /// Documents of this page, in the order in which they were put.
     items: Vec<Item>,
-    /// Cursor of the next page, or `null` if this is the last one.
+    /// Cursor of the next page; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
     /// Keys of unreadable rows, which are left out of the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

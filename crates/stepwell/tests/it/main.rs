@@ -25,6 +25,7 @@ mod people;
 mod previews;
 mod remote;
 mod retention;
+mod run_ids;
 mod schedules;
 mod shadows;
 mod signals;

@@ -25,7 +25,7 @@ def local(w, words, text, operation, **more):
         return w.door.send(w.operations[operation], {"document": text, **more}, None, w.key)
     words = [*words, w.file(text), "--json"]
     if "input" in more:
-        words += ["--input", w.file(json.dumps(more["input"]))]
+        words += ["--input", json.dumps(more["input"])]
     return w.door.command(words, json_output=False)
 
 
@@ -211,7 +211,7 @@ def expressions_are_bounded_and_errors_name_step_expression_and_missing_part(w):
     def evaluated(text):
         if w.door.name == "http":
             return w.call("evaluateExpression", expression=text, input={"a": {}})
-        return w.door.command(["expr", "eval", text, "--input", w.file('{"a": {}}'), "--json"], json_output=False)
+        return w.door.command(["expr", "eval", text, "--input", '{"a": {}}', "--json"], json_output=False)
 
     same(evaluated("$sum([1..9]) + $count($keys($))").value["result"], 46, "a small expression")
     for text in ["[1..9000000]", "(" * 70 + "1" + ")" * 70, "($f := function($n) { $f($n) }; $f(1))", "$eval(\"1\")", "1 +"]:

@@ -219,6 +219,8 @@ class Neighbour:
         # The waits of both tenants look the same here. `tasks_of_people` compares some that differ.
         wait = self.ask.quietly("listWaits", query={"run": run})["items"][0]
         self.ask("listRuns", query={"workflow": self.flow("bell")})
+        self.ask("findRuns", query={"prefix": run})
+        self.ask("shortenRunIds", body={"runs": [run]})
         self.ask("diagnoseRun", {"run": run})
         self.ask("drawRun", {"run": run})
         self.ask("listTransitions", {"run": run})

@@ -142,9 +142,9 @@ async fn key_actions_match_their_schemas() {
     );
     assert!(item["created_at"].is_string() && item["updated_at"].is_string());
     assert!(item["created_by_run"].is_string());
-    assert_eq!((list["items"].as_array().unwrap().len(), &list["next_cursor"]), (1, &Value::Null));
+    assert_eq!((list["items"].as_array().unwrap().len(), list.get("next_cursor")), (1, None));
     let names = done(&engine, "store.list_namespaces", json!({})).await;
-    let expected = json!({"namespaces": [{"namespace": "n", "key_count": 2}], "next_cursor": null});
+    let expected = json!({"namespaces": [{"namespace": "n", "key_count": 2}]});
     assert_eq!(names, expected);
 }
 
@@ -163,7 +163,7 @@ async fn link_actions_match_their_schemas() {
     let matched = json!({"link_id": first["link_id"], "type": "ticket", "id": "7", "relation": "related",
         "attributes": {"a": 1}});
     let lookup = json!({"namespace": "n", "from": task, "to_type": "ticket"});
-    let expected = json!({"matches": [matched], "next_cursor": null});
+    let expected = json!({"matches": [matched]});
     assert_eq!(done(&engine, "links.lookup", lookup).await, expected);
     let back = json!({"namespace": "n", "from": ticket, "direction": "reverse", "relation": "related"});
     let found = done(&engine, "links.lookup", back).await;
