@@ -30,6 +30,11 @@ pub(crate) const TESTS: &[Need] = &[
         why: "the PostgreSQL backend is tested on a real server",
     },
     Need {
+        program: "psql",
+        packages: &[POSTGRESQL],
+        why: "the proof `first-hour` sets up a database as docs/postgres.md says",
+    },
+    Need {
         program: "python3",
         packages: &["python3"],
         why: "schemathesis, which checks the server against its contract, and an example worker",

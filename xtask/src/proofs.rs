@@ -97,6 +97,11 @@ const PROOFS: &[Proof] = &[
         run: doors::prove,
     },
     Proof {
+        name: "first-hour",
+        about: "a new user can paste every command of the first pages, on SQLite and on PostgreSQL with least privilege",
+        run: clients::first_hour,
+    },
+    Proof {
         name: "slow-sockets",
         about: "two thousand silent or slow sockets are closed in time and slow down no other client",
         run: http::slow_sockets,

@@ -13,11 +13,11 @@ use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
 use crate::near::did_you_mean;
 use crate::refusal::DecideError;
-use crate::retry::{self, Retry};
+use crate::retry::Retry;
 use crate::save::Save;
 use crate::schema::Schema;
 use crate::shadow::Column;
-use crate::spec::{self, ActionSpec, ChildRule, Completion, Firing, LoopStep, Spec, TransitionTrigger};
+use crate::spec::{ActionSpec, ChildRule, Completion, Firing, LoopStep, Spec, TransitionTrigger};
 use crate::template::Template;
 use crate::trigger::TriggerNode;
 
@@ -181,7 +181,7 @@ pub(crate) struct TransitionNode {
     pub(crate) retry: Retry,
     pub(crate) error_place: Option<PlaceIndex>,
     pub(crate) retry_target: Option<PlaceIndex>,
-    pub(crate) timeout_ms: u64,
+    pub(crate) timeout_ms: Option<u64>,
     pub(crate) loop_step: Option<LoopStep>,
 }
 
@@ -510,11 +510,6 @@ fn write_sorted(value: &Value, out: &mut Vec<u8>) {
 
 fn write_plain(value: &Value, out: &mut Vec<u8>) {
     serde_json::to_writer(out, value).expect("writing JSON into memory does not fail");
-}
-
-/// Returns the timeout of a transition's action, in milliseconds.
-pub(crate) fn timeout_ms(transition: &spec::Transition) -> u64 {
-    transition.timeout_ms.unwrap_or(retry::DEFAULT_TIMEOUT_MS)
 }
 
 /// Compiles a trigger for dispatch.

@@ -171,8 +171,8 @@ pub struct ActionCall {
     /// Payload of the trigger.
     pub payload: Value,
     pub cause: Cause,
-    /// Timeout in milliseconds; 0 means unlimited.
-    pub timeout_ms: u64,
+    /// Timeout in milliseconds; 0 means unlimited, and `None` the default of the engine.
+    pub timeout_ms: Option<u64>,
 }
 
 /// The parts of a failed call that are kept until its retry. The input is computed again.

@@ -10,8 +10,6 @@ use crate::refusal::Failure;
 pub const DEFAULT_DELAY_MS: u64 = 1_000;
 /// Default maximum delay between two attempts, in milliseconds.
 pub const DEFAULT_MAX_DELAY_MS: u64 = 30_000;
-/// Default timeout of a transition's action, in milliseconds; 0 disables the timeout.
-pub const DEFAULT_TIMEOUT_MS: u64 = 5 * 60 * 1_000;
 
 /// The retry policy for a transition's action. By default there are no retries: the run stays in its place, with the
 /// error.

@@ -393,7 +393,7 @@ pub struct Transition {
     /// Without it, the run stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
-    /// Timeout of the action in milliseconds (default: 5 minutes); 0 means unlimited.
+    /// Timeout of the action in milliseconds (default: that of the engine, 5 minutes); 0 means unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// The effect on the loop position of the activation that takes the transition.

@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
+use std::net::TcpStream;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -234,6 +235,50 @@ impl Cluster {
             let _ = orders.write_all(b"start\n");
         }
         supervisor.wait_until_up(&self.socket_dir)
+    }
+
+    /// Accepts encrypted connections on `address`, one of the cluster's `listen_addresses`, with this certificate and
+    /// key in PEM format. With `clients`, clients need a certificate of that authority. Unencrypted connections are
+    /// accepted on the socket only. Fails for a shared cluster.
+    pub fn serve_tls(
+        &self,
+        address: &str,
+        certificate: &str,
+        key: &str,
+        clients: Option<&str>,
+    ) -> Result<(), String> {
+        if !self.is_own() {
+            return Err(only_own("changed"));
+        }
+        let data = self.socket_dir.join("data");
+        let wrong = |error: io::Error| format!("cannot configure TLS in {}: {error}", data.display());
+        let owner = fs::metadata(&data).map_err(wrong)?;
+        let checked = if clients.is_some() { " clientcert=verify-ca" } else { "" };
+        let hosts = format!("local all all trust\nhostssl all all 127.0.0.0/8 trust{checked}\n");
+        let authority = clients.unwrap_or(certificate);
+        for (name, text) in [
+            ("server.crt", certificate),
+            ("server.key", key),
+            ("clients.crt", authority),
+            ("pg_hba.conf", hosts.as_str()),
+        ] {
+            let path = data.join(name);
+            fs::write(&path, text).map_err(wrong)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(wrong)?;
+            chown(&path, Some(owner.uid()), Some(owner.gid())).map_err(wrong)?;
+        }
+        let mut settings =
+            OpenOptions::new().append(true).open(data.join("postgresql.conf")).map_err(wrong)?;
+        settings.write_all(b"ssl = on\nssl_ca_file = 'clients.crt'\n").map_err(wrong)?;
+        signal("HUP", &[postmaster(&data)?.0])?;
+        let deadline = Instant::now() + LIMIT;
+        while !has_tls(address) {
+            if Instant::now() > deadline {
+                return Err(format!("the server offers no TLS at {address} after {} s", LIMIT.as_secs()));
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Returns the directory of the server's socket.
@@ -576,6 +621,17 @@ fn ask(socket_dir: &Path) -> Answer {
     // Read to the end, so that the server does not log a lost client.
     let _ = stream.write_all(b"X\0\0\0\x04").and_then(|()| io::copy(&mut stream, &mut io::sink()));
     Answer::Welcome
+}
+
+/// Returns true if the server at `address` answers the request for an encrypted connection.
+fn has_tls(address: &str) -> bool {
+    let Ok(mut stream) = TcpStream::connect((address, PORT)) else { return false };
+    let mut answer = [0];
+    let asked = stream
+        .set_read_timeout(Some(Duration::from_secs(2)))
+        .and_then(|()| stream.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]))
+        .and_then(|()| stream.read_exact(&mut answer));
+    asked.is_ok() && answer == *b"S"
 }
 
 /// Kills the server on `data` with all its processes, and waits until they have released the shared memory.

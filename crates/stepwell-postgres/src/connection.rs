@@ -101,12 +101,22 @@ impl Connector {
         let timeout = self.config.get_connect_timeout().map_or(CONNECTION_TIMEOUT, |timeout| *timeout);
         match tokio::time::timeout(timeout, self.dial(on_notification)).await {
             Ok(Ok(connected)) => Ok(connected),
-            Ok(Err(error)) => Err(OpenError::Unreachable(described(&error))),
+            Ok(Err(error)) => Err(OpenError::Unreachable(self.explained(&error))),
             Err(_) => {
                 let why = format!("no connection within {} ms", timeout.as_millis());
                 Err(OpenError::Unreachable(why))
             }
         }
+    }
+
+    /// Describes an error, and names the parameter to change if it is one of TLS.
+    fn explained(&self, error: &tokio_postgres::Error) -> String {
+        let why = described(error);
+        #[cfg(feature = "tls")]
+        if let Some(advice) = crate::tls::advice(error) {
+            return format!("{why}: {advice}");
+        }
+        why
     }
 
     async fn dial(

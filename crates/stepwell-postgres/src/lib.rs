@@ -32,8 +32,11 @@ mod shadows;
 mod statements;
 mod status;
 mod store;
+mod target;
 #[cfg(feature = "cluster")]
 pub mod test_schema;
+#[cfg(feature = "tls")]
+mod tls;
 mod view;
 mod writer;
 
@@ -42,6 +45,7 @@ pub use error::OpenError;
 pub use own::TransactionalCommit;
 pub use status::DatabaseStatus;
 pub use store::{Options, PostgresStore};
+pub use target::role_of;
 /// The driver whose transactions [`PostgresStore::commit_in`] takes.
 pub use tokio_postgres;
 pub use view::{flow_view_of, view_of};

@@ -1,6 +1,5 @@
 //! The PostgreSQL store: opens the database, passes commits to the committers and runs queries on pooled connections.
 
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use stepwell_store::{
     SchemaVersion, Store, StoreError, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::{Semaphore, oneshot};
+use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config};
 
 use crate::apply::{Applier, Known, Prepared};
@@ -25,6 +25,9 @@ use crate::outbox::Outbox;
 use crate::rows::{self, Read};
 use crate::session::Session;
 use crate::status::{self, DatabaseStatus};
+#[cfg(not(feature = "tls"))]
+use crate::target::Ssl;
+use crate::target::Target;
 use crate::writer::{self, Shared};
 use crate::{cleanup, links, migrate, query, statements as sql};
 
@@ -55,7 +58,8 @@ pub struct Options {
     /// Uses the statements for tenants that are spread over nodes, even without Citus. For tests of those statements.
     #[doc(hidden)]
     pub spread: bool,
-    /// TLS configuration; `None` = connections are not encrypted. Default: `None`.
+    /// TLS configuration of encrypted connections; `None` = as `sslmode`, `sslrootcert`, `sslcert` and `sslkey` in the
+    /// connection string say. Default: `None`.
     #[cfg(feature = "tls")]
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Limits that every commit is checked against.
@@ -96,12 +100,34 @@ impl std::fmt::Debug for Options {
 }
 
 impl Options {
-    fn tls(&self) -> Tls {
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
-            return Tls::Rustls(tls.clone());
+    /// Returns the encryption of connections to a target.
+    #[cfg(feature = "tls")]
+    fn tls(&self, target: &Target) -> Result<Tls, OpenError> {
+        if target.config.get_ssl_mode() == SslMode::Disable {
+            return Ok(Tls::None);
         }
-        Tls::None
+        Ok(Tls::Rustls(match &self.tls {
+            Some(tls) => tls.clone(),
+            None => Arc::new(crate::tls::config(&target.ssl)?),
+        }))
+    }
+
+    /// Returns the encryption of connections to a target. Without the feature `tls` there is none.
+    #[cfg(not(feature = "tls"))]
+    fn tls(&self, target: &Target) -> Result<Tls, OpenError> {
+        if target.ssl == Ssl::default() && target.config.get_ssl_mode() != SslMode::Require {
+            return Ok(Tls::None);
+        }
+        let why = "the connection string asks for TLS, but this program is built without the feature `tls`";
+        Err(OpenError::Config(why.to_owned()))
+    }
+
+    /// Reads a connection string.
+    fn connector(&self, connection: &str) -> Result<(Config, Connector), OpenError> {
+        let target = Target::read(connection)?;
+        let tls = self.tls(&target)?;
+        let connector = Connector::new(&target.config, self.schema.as_deref(), tls);
+        Ok((target.config, connector))
     }
 }
 
@@ -130,8 +156,7 @@ impl PostgresStore {
 
     /// Opens a database like [`PostgresStore::open`], with the given options.
     pub async fn open_with(connection: &str, options: Options) -> Result<Self, OpenError> {
-        let config = read(connection)?;
-        let connector = Connector::new(&config, options.schema.as_deref(), options.tls());
+        let (config, connector) = options.connector(connection)?;
         let mut database = match (inspect(&connector).await, &options.migrate_as) {
             // Migrate only if the schema is missing or out of date. Otherwise the engine's role is enough.
             (Err(OpenError::Store(_)), Some(owner)) => {
@@ -184,7 +209,7 @@ impl PostgresStore {
         if role.is_empty() {
             return Err(OpenError::Config("it names no user: add the role that uses the tables".to_owned()));
         }
-        let connector = Connector::new(&read(owner)?, options.schema.as_deref(), options.tls());
+        let (_, connector) = options.connector(owner)?;
         let (mut client, driver) = connector.connect(None).await?;
         let driver = tokio::spawn(driver);
         check_version(&client).await?;
@@ -247,13 +272,6 @@ impl PostgresStore {
         let shown = items.into_iter().map(|(process, lease_until)| Record::Process { process, lease_until });
         Ok(Page::of(shown))
     }
-}
-
-fn read(connection: &str) -> Result<Config, OpenError> {
-    Config::from_str(connection).map_err(|error| {
-        let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-        OpenError::Config(format!("{error} {why}"))
-    })
 }
 
 // By value, for `map_err`.

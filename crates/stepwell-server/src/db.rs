@@ -13,7 +13,7 @@ use crate::config::{Config, Settings, Sources};
 use crate::exit::{Code, Failure};
 use crate::output::{self, print_message};
 use crate::server::runtime;
-use crate::start::{Opened, migrate_postgres, sqlite_path};
+use crate::start::{Opened, Purpose, in_use, migrate_postgres, sqlite_path};
 
 /// Duration of the fsync measurement.
 const MEASURED: Duration = Duration::from_secs(1);
@@ -125,8 +125,8 @@ async fn migrate(of: &Of, grant_to: Option<&str>) -> Result<(), Failure> {
             let why = format!("`--grant-to {role}` is for PostgreSQL: an SQLite file has no roles");
             return Err(Failure::new(Code::Invalid, why));
         }
-        (Some(_), None) => Opened::open(&settings).await?.store().migrate().await?,
-        (None, _) => migrate_postgres(&settings.database, grant_to).await?,
+        (Some(_), None) => Opened::open(&settings, Purpose::Maintain).await?.store().migrate().await?,
+        (None, _) => migrate_postgres(&settings, grant_to).await?,
     };
     bar.finish_and_clear();
     of.say(&json!({"schema": version.0}))
@@ -145,7 +145,7 @@ async fn status(of: &Of) -> Result<(), Failure> {
         said["fsyncP99Us"] = json!(rate.p99_us);
         return of.say(&said);
     }
-    let Opened::Postgres(store) = Opened::open(&settings).await? else {
+    let Opened::Postgres(store) = Opened::open(&settings, Purpose::Maintain).await? else {
         return Err(Failure::unexpected("the database is neither SQLite nor PostgreSQL"));
     };
     let status = store.status().await?;
@@ -208,11 +208,7 @@ fn show_progress(bar: &ProgressBar, progress: BackupProgress) {
 }
 
 fn opening(error: &OpenError) -> Failure {
-    let code = match error {
-        OpenError::InUse { .. } => Code::Conflict,
-        _ => Code::Unexpected,
-    };
-    Failure::new(code, error.to_string())
+    in_use(error, Purpose::Maintain)
 }
 
 fn failed(error: &BackupError) -> Failure {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use stepwell::catalogue::Publish;
 use stepwell::flow::Key;
-use stepwell::{CatalogueError, Engine, Grants};
-use stepwell_server::api::{NewKey, Server};
+use stepwell::{CatalogueError, Engine};
 
 use crate::config::{Config, Settings, Sources};
 use crate::examples::EXAMPLES;
@@ -14,11 +13,9 @@ use crate::exit::Failure;
 use crate::flows::{self, Delivery};
 use crate::log;
 use crate::output::{self, print_message};
-use crate::server::{follow_keys, home, listen, runtime, until_stopped, url_of};
-use crate::start::{self, Opened};
-
-/// Name of the API key that each start creates and the next start revokes.
-const NAME: &str = "dev";
+use crate::own_key;
+use crate::server::{follow_keys, listen, local_url, runtime, terminated, until_stopped, url_of};
+use crate::start::{self, Opened, Purpose};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -37,22 +34,24 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut settings = settings(options)?;
     log::init(&settings.log)?;
     runtime()?.block_on(async {
-        let opened = Opened::open(&settings).await?;
+        let opened = Opened::open(&settings, Purpose::Serve).await?;
         let telemetry = start::telemetry(&settings, &opened)?;
         let options = start::options(&settings);
         let engine = start::engine(&settings, opened.store(), options, Some(&telemetry)).await?;
         let server = start::server(&settings, &opened, &engine)?.with_telemetry(telemetry);
-        let key = fresh_key(&server, data).await?;
+        let key = own_key::dev(&server, &data.join("dev.key")).await?;
         let listener = listen(&settings, &server).await?;
         let url = url_of(&listener)?;
+        opened.publish_address(&local_url(&listener)?);
         settings.server.public_url.get_or_insert_with(|| url.clone());
         let (server, ring) = flows::add_to(server, &settings, &engine, Delivery::Here)?;
         follow_keys(&settings, ring);
         let server = Arc::new(server);
         let loaded = load_examples(&engine).await?;
+        let terminated = terminated()?;
         output::line(&url)?;
         print_message(&story(&url, &key, data, loaded));
-        until_stopped(&settings, listener, server, engine).await
+        until_stopped(&settings, listener, server, engine, terminated).await
     })
 }
 
@@ -63,7 +62,7 @@ fn settings(options: &Options) -> Result<Settings, Failure> {
     let keys = options.data.join("flow.keys");
     if !keys.exists() {
         let key = Key::generate("dev").map_err(Failure::unexpected)?;
-        write_secret(&keys, &format!("dev:{}\n", key.reveal()))?;
+        own_key::write_secret(&keys, &format!("dev:{}\n", key.reveal()))?;
     }
     let text = |path: &Path| Some(path.display().to_string());
     let database = format!("sqlite:{}", options.data.join("stepwell.sqlite").display());
@@ -73,15 +72,6 @@ fn settings(options: &Options) -> Result<Settings, Failure> {
         ("server.listen", "--listen", options.listen.clone()),
     ];
     Ok(Config::read(&Sources::of(None, flags))?.settings)
-}
-
-/// Writes a file that is created with mode 0600, so that only its owner can read it.
-pub(crate) fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let written = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| Failure::unexpected(format!("{}: {error}", path.display())))
 }
 
 /// Publishes the examples that are missing. Returns the number of examples that are available.
@@ -108,29 +98,6 @@ async fn load_examples(engine: &Engine) -> Result<usize, Failure> {
     Ok(loaded)
 }
 
-/// Revokes the keys of earlier starts, and creates a key with every permission.
-///
-/// The secret is returned and written to `dev.key`.
-async fn fresh_key(server: &Server, data: &Path) -> Result<String, Failure> {
-    let keys = server.keys();
-    let mut cursor = None;
-    loop {
-        let page = keys.list(home(), 200, cursor).await?;
-        for old in page.items.iter().filter(|key| key.name == NAME) {
-            keys.revoke(home(), &old.id, Some(NAME)).await?;
-        }
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
-        }
-    }
-    let new = NewKey::new(NAME, Grants::all());
-    let key = keys.create(home(), new, Some(NAME)).await.map_err(Failure::unexpected)?;
-    let secret = key.secret.ok_or_else(|| Failure::unexpected("the new API key has no secret"))?;
-    write_secret(&data.join("dev.key"), &format!("{secret}\n"))?;
-    Ok(secret)
-}
-
 /// Returns the tutorial that is printed after the start.
 fn story(url: &str, key: &str, data: &Path, loaded: usize) -> String {
     let (data, key_file) = (data.display(), data.join("dev.key"));
@@ -139,7 +106,7 @@ fn story(url: &str, key: &str, data: &Path, loaded: usize) -> String {
     format!(
         r#"
 Stepwell {version} listens on {url}. Data directory: {data}. Example workflows: {loaded}. Press Ctrl-C to stop.
-API key for this session (also in {key_file}; the next start replaces it):
+API key with every permission (also in {key_file}; later starts keep it):
 
   {key}
 

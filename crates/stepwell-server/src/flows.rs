@@ -174,7 +174,7 @@ fn outlets(mut builder: FlowsBuilder, settings: &Settings) -> Result<FlowsBuilde
                 builder.outlet(name.as_str(), email(from, settings, links).map_err(wrong)?)
             }
             OutletSettings::Webhook(from) => {
-                builder.outlet(name.as_str(), webhook(from, links).map_err(wrong)?)
+                builder.outlet(name.as_str(), webhook(name, from, links).map_err(wrong)?)
             }
         };
     }
@@ -211,13 +211,14 @@ fn mail_template(from: &MailTemplate) -> Result<MessageTemplate, String> {
     })
 }
 
-fn webhook(from: &WebhookOutlet, links: String) -> Result<Webhook, String> {
+fn webhook(name: &str, from: &WebhookOutlet, links: String) -> Result<Webhook, String> {
     let file = &from.secret_file;
     let secrets = std::fs::read_to_string(file).map_err(|error| format!("`secret_file` {file}: {error}"))?;
     let mut secrets =
         secrets.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let first = secrets.next().ok_or_else(|| format!("`secret_file` {file} contains no secret"))?;
     let mut builder = secrets.fold(Webhook::builder(first), stepwell_server::outlets::WebhookBuilder::secret);
+    builder = builder.settings(&format!("flows.outlets.{name}"));
     builder = from.url.iter().fold(builder.links(links), |builder, url| builder.url(url.as_str()));
     builder = from.allow_hosts.iter().fold(builder, |builder, host| builder.allow_host(host));
     builder = from.allow_private_hosts.iter().fold(builder, |builder, host| builder.allow_private_host(host));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use stepwell::flow::{Key, KeyRing};
 
-use crate::dev::write_secret;
 use crate::exit::{Code, Failure};
+use crate::own_key::write_secret;
 
 /// Interval between two checks of the key file for changes.
 const CHECKED_EVERY: Duration = Duration::from_secs(1);

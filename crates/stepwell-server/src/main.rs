@@ -14,6 +14,7 @@ mod keys;
 mod log;
 mod manual;
 mod output;
+mod own_key;
 mod server;
 mod simulate;
 mod start;

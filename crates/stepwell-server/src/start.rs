@@ -5,16 +5,27 @@ use std::sync::Arc;
 
 use stepwell::store::{BatchMeter, Instruments, SchemaVersion, Store, StoreError, TenantId, TenantScope};
 use stepwell::{Engine, EnvironmentSecrets, FileSecrets, Options, Secrets};
-use stepwell_postgres::{OpenError as OpenPostgresError, PostgresStore, tokio_postgres};
+use stepwell_postgres::{OpenError as OpenPostgresError, PostgresStore};
 use stepwell_server::actions::{self, HttpOptions};
 use stepwell_server::api::{ApiOptions, IssuerOptions, KeySource, Quota, Server, TenantOf};
 use stepwell_server::outlets::{Mailer, MailerBuilder, Security};
 use stepwell_server::telemetry::{Sampler, Telemetry, TraceOptions};
 use stepwell_sqlite::{OpenError, SqliteStore};
 
-use crate::config::{self, Database, MailSecurity, Oidc, Settings};
+use crate::config::{self, Database, Lifetime, MailSecurity, Oidc, Settings};
 use crate::exit::{Code, Failure};
 use crate::facts;
+
+/// The reason to open a store. It decides what to advise if a server has the file open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To serve requests until the process is stopped.
+    Serve,
+    /// To send one request, which a server could answer too.
+    Request,
+    /// To change the file itself.
+    Maintain,
+}
 
 /// An open store with its concrete type.
 pub(crate) enum Opened {
@@ -24,32 +35,39 @@ pub(crate) enum Opened {
 
 impl Opened {
     /// Opens the store of `database.url`. Creates the SQLite file and its directory if they do not exist.
-    pub(crate) async fn open(settings: &Settings) -> Result<Self, Failure> {
+    pub(crate) async fn open(settings: &Settings, purpose: Purpose) -> Result<Self, Failure> {
         let url = settings.database.url.as_str();
         if let Some(path) = sqlite_path(url) {
-            return Self::open_sqlite(&path);
+            return Self::open_sqlite(&path, settings, purpose);
         }
-        let options = postgres_options(&settings.database)?;
+        let options = postgres_options(settings)?;
         let store = PostgresStore::open_with(url, options).await;
         let store = store.map_err(|error| refused_database(&settings.database, &error))?;
         Ok(Opened::Postgres(Arc::new(store)))
     }
 
-    fn open_sqlite(path: &Path) -> Result<Self, Failure> {
+    fn open_sqlite(path: &Path, settings: &Settings, purpose: Purpose) -> Result<Self, Failure> {
+        let options = stepwell_sqlite::Options {
+            batch: settings.database.batch,
+            queue: settings.database.queue,
+            limits: settings.limits.0.clone(),
+            ..stepwell_sqlite::Options::default()
+        };
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder)
                 .map_err(|error| Failure::unexpected(format!("{}: {error}", folder.display())))?;
         }
-        let store = SqliteStore::open(path).map_err(|error| match &error {
-            OpenError::InUse { .. } => {
-                let why = format!(
-                    "{error}. If a server uses it, send the request there: `--server http://127.0.0.1:7077`"
-                );
-                Failure::new(Code::Conflict, why)
-            }
-            _ => Failure::unexpected(error),
-        })?;
+        let store = SqliteStore::open_with(path, options).map_err(|error| in_use(&error, purpose))?;
         Ok(Opened::Sqlite(Arc::new(store)))
+    }
+
+    /// Writes the server's URL next to an SQLite file, for commands that find the file in use.
+    pub(crate) fn publish_address(&self, url: &str) {
+        if let Opened::Sqlite(store) = self
+            && let Err(error) = store.publish_address(url)
+        {
+            tracing::warn!(%error, "the server's address could not be written to the lock file");
+        }
     }
 
     /// Counts the store's writes, and registers gauges that are read with each metrics request.
@@ -101,6 +119,24 @@ impl Opened {
     }
 }
 
+/// Returns the failure for an SQLite file that cannot be opened. If a process has it open, the failure names that
+/// process, its address and what to do.
+pub(crate) fn in_use(error: &OpenError, purpose: Purpose) -> Failure {
+    let OpenError::InUse { path, holder, address } = error else { return Failure::unexpected(error) };
+    let at = address.iter().map(|url| format!(", the server at {url}")).collect::<String>();
+    let url = address.as_deref().unwrap_or("URL");
+    let advice = match purpose {
+        Purpose::Serve => "Stop that process first, or use another file".to_owned(),
+        Purpose::Maintain => "Stop that process first, then run this command again".to_owned(),
+        Purpose::Request => format!(
+            "Send the request to the server: replace `--database-url …` by `--server {url} --api-key-file FILE`. \
+             If there is no API key yet, stop the server and run this command again, or start it with \
+             `--create-api-key FILE`"
+        ),
+    };
+    Failure::new(Code::Conflict, format!("{path} is in use by {holder}{at}. {advice}"))
+}
+
 /// Returns the file of a URL `sqlite:PATH` or `sqlite://PATH`; `None` for other URLs.
 pub(crate) fn sqlite_path(url: &str) -> Option<PathBuf> {
     let path = url.strip_prefix("sqlite:")?;
@@ -109,7 +145,8 @@ pub(crate) fn sqlite_path(url: &str) -> Option<PathBuf> {
 }
 
 /// Returns the options to open a PostgreSQL database. Without `database.migrate_url` nothing migrates it.
-fn postgres_options(database: &Database) -> Result<stepwell_postgres::Options, Failure> {
+fn postgres_options(settings: &Settings) -> Result<stepwell_postgres::Options, Failure> {
+    let database = &settings.database;
     let url = database.url.as_str();
     if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
         let why = format!("`{url}` is not a database URL: write `sqlite:PATH` or `postgres://…`");
@@ -118,6 +155,13 @@ fn postgres_options(database: &Database) -> Result<stepwell_postgres::Options, F
     Ok(stepwell_postgres::Options {
         schema: database.schema.clone(),
         migrate_as: database.migrate_url.clone(),
+        connections: database.connections,
+        session: database.session,
+        notify: database.notify,
+        response_timeout: database.response_timeout.0,
+        batch: database.batch,
+        queue: database.queue,
+        limits: settings.limits.0.clone(),
         ..stepwell_postgres::Options::default()
     })
 }
@@ -126,10 +170,10 @@ fn postgres_options(database: &Database) -> Result<stepwell_postgres::Options, F
 /// returns the schema version. The owner is the role of `database.migrate_url`, and the engine's role that of
 /// `database.url`. With `grant_to`, that is the engine's role. Then `database.url` may be the owner's.
 pub(crate) async fn migrate_postgres(
-    database: &Database,
+    settings: &Settings,
     grant_to: Option<&str>,
 ) -> Result<SchemaVersion, Failure> {
-    let options = postgres_options(database)?;
+    let (database, options) = (&settings.database, postgres_options(settings)?);
     let refused = |error: OpenPostgresError| refused_database(database, &error);
     let owner = match (&database.migrate_url, grant_to) {
         (Some(owner), _) => owner,
@@ -142,12 +186,7 @@ pub(crate) async fn migrate_postgres(
     };
     let role = match grant_to {
         Some(role) => role.to_owned(),
-        None => database
-            .url
-            .parse::<tokio_postgres::Config>()
-            .ok()
-            .and_then(|config| config.get_user().map(str::to_owned))
-            .unwrap_or_default(),
+        None => stepwell_postgres::role_of(&database.url).unwrap_or_default(),
     };
     PostgresStore::migrate_as(owner, &role, &options).await.map_err(refused)
 }
@@ -175,13 +214,24 @@ fn refused_database(database: &Database, error: &OpenPostgresError) -> Failure {
 
 /// Returns the engine options of the settings.
 pub(crate) fn options(settings: &Settings) -> Options {
-    let (settings, flows) = (&settings.engine, &settings.flows);
+    let (engine, flows) = (&settings.engine, &settings.flows);
+    // A time to live without end is longer than any clock.
+    let ttl = |ttl: Lifetime| ttl.ms().unwrap_or(u64::MAX);
+    let per_workflow = engine.max_runs_per_workflow.iter();
     Options {
-        max_runs: settings.max_runs,
-        lease_ms: settings.lease.ms(),
-        retention_ms: settings.retention.map(crate::config::Span::ms),
+        max_runs: engine.max_runs,
+        max_runs_per_workflow: per_workflow.map(|(name, most)| (name.as_str().into(), *most)).collect(),
+        lease_ms: engine.lease.ms(),
+        poll_ms: engine.poll.ms(),
+        action_timeout_ms: engine.action_timeout.ms().unwrap_or(0),
+        max_crashes: engine.max_crashes,
+        signal_ttl_ms: ttl(engine.signal_ttl),
+        event_ttl_ms: ttl(engine.event_ttl),
+        maintenance_interval_ms: engine.maintenance_interval.ms(),
+        limits: settings.limits.0.clone(),
+        retention_ms: engine.retention.map(crate::config::Span::ms),
         handle_retention_ms: flows.handle_retention.ms(),
-        idempotency_key_ttl_ms: settings.idempotency_key_ttl.ms(),
+        idempotency_key_ttl_ms: ttl(engine.idempotency_key_ttl),
         ..Options::default()
     }
 }
@@ -339,16 +389,16 @@ pub(crate) fn server(settings: &Settings, opened: &Opened, engine: &Engine) -> R
         body_timeout: from.body_timeout.0,
         answer_timeout: from.answer_timeout.0,
         max_wait: from.max_wait.0,
-        requests_per_second: from.requests_per_second,
+        requests_per_second: from.requests_per_second.0,
         burst: from.burst,
-        anonymous_requests_per_second: from.anonymous_requests_per_second,
-        auth_failures_per_minute: from.auth_failures_per_minute,
+        anonymous_requests_per_second: from.anonymous_requests_per_second.0,
+        auth_failures_per_minute: from.auth_failures_per_minute.0,
         proxies: from.trusted_proxies.clone(),
         quota: Quota {
-            api_keys: settings.quota.api_keys,
-            workflows: settings.quota.workflows,
-            schedules: settings.quota.schedules,
-            runs: settings.quota.runs,
+            api_keys: settings.quota.api_keys.0,
+            workflows: settings.quota.workflows.0,
+            schedules: settings.quota.schedules.0,
+            runs: settings.quota.runs.0,
         },
         metrics_are_public: settings.metrics.public,
     };

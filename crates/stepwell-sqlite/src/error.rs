@@ -11,12 +11,17 @@ use stepwell_store::{CommitError, StoreError};
 pub enum OpenError {
     /// Another process has the database open.
     #[error(
-        "{path} is in use by {holder}: only one process can open a database; stop it, or use another file"
+        "{path} is in use by {holder}{at}: only one process can open a database; stop it, or use another file",
+        at = address.iter().map(|at| format!(", which listens on {at}")).collect::<String>()
     )]
     InUse {
         path: String,
         /// The process named in the lock file, or a general description.
         holder: String,
+        /// The address of that process, if it has published one ([`SqliteStore::publish_address`]).
+        ///
+        /// [`SqliteStore::publish_address`]: crate::SqliteStore::publish_address
+        address: Option<String>,
     },
     /// SQLite did not apply a setting.
     #[error(

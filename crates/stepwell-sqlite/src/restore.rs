@@ -113,6 +113,7 @@ fn fold(database: &Path) -> Result<(), OpenError> {
             return Err(OpenError::InUse {
                 path: database.display().to_string(),
                 holder: "another program, such as a SQLite shell".to_owned(),
+                address: None,
             });
         }
         Err(error) => tracing::warn!(%error, "the old database is kept unchanged, with its log"),

@@ -72,7 +72,7 @@ pub struct SqliteStore {
     limits: Limits,
     schema: SchemaVersion,
     meter: Meter,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl SqliteStore {
@@ -115,8 +115,14 @@ impl SqliteStore {
             limits: options.limits,
             schema,
             meter,
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// Writes the address under which this process serves requests into the lock file. A process that finds the database
+    /// in use names it in its error.
+    pub fn publish_address(&self, address: &str) -> std::io::Result<()> {
+        self.lock.publish_address(address)
     }
 
     /// Applies a commit and the caller's own writes in one transaction: both are stored, or neither.

@@ -114,20 +114,14 @@ impl Inner {
         now: Timestamp,
     ) -> NextStep {
         let (registry, options) = (&self.registry, &self.options);
-        let (max_crashes, signal_ttl_ms) = (options.max_crashes, options.signal_ttl_ms);
         let queues_remote = !self.is_stateless;
-        Planner { registry, loaded_run, in_flight, now, max_crashes, signal_ttl_ms, queues_remote }
-            .next_step()
-            .await
+        Planner { registry, loaded_run, in_flight, now, options, queues_remote }.next_step().await
     }
 
     /// Plans the next step of a run in memory. Remote workers cannot find such a run, so no task is queued for them.
     pub(crate) async fn plan_in_memory(&self, loaded_run: &LoadedRun, now: Timestamp) -> NextStep {
         let (registry, options, in_flight) = (&self.registry, &self.options, &InFlightActions::new());
-        let (max_crashes, signal_ttl_ms) = (options.max_crashes, options.signal_ttl_ms);
-        Planner { registry, loaded_run, in_flight, now, max_crashes, signal_ttl_ms, queues_remote: false }
-            .next_step()
-            .await
+        Planner { registry, loaded_run, in_flight, now, options, queues_remote: false }.next_step().await
     }
 
     /// Commits a change. `in_flight` are the actions that stay in flight meanwhile.

@@ -48,6 +48,8 @@ pub struct Options {
     pub poll_ms: u64,
     /// Minimum interval between two polls for due runs, in milliseconds. Default: 25 ms.
     pub tick_ms: u64,
+    /// Timeout of an action whose transition sets none, in milliseconds; 0 means unlimited. Default: 5 minutes.
+    pub action_timeout_ms: u64,
     /// Number of process crashes during one transition after which the run stops. Default: 5.
     pub max_crashes: u32,
     /// Time to live of a signal that nothing consumes, in milliseconds. Default: 7 days.
@@ -72,6 +74,8 @@ pub struct Options {
 
 /// Default retention of a run after its end: 30 days.
 pub const DEFAULT_RETENTION_MS: u64 = 30 * 24 * 3_600_000;
+/// Default timeout of an action: 5 minutes.
+pub const DEFAULT_ACTION_TIMEOUT_MS: u64 = 5 * 60_000;
 /// Default time to live of a signal that nothing consumes: 7 days.
 pub const DEFAULT_SIGNAL_TTL_MS: u64 = 7 * 24 * 3_600_000;
 
@@ -86,6 +90,7 @@ impl Default for Options {
             lease_ms: 15_000,
             poll_ms: 1_000,
             tick_ms: 25,
+            action_timeout_ms: DEFAULT_ACTION_TIMEOUT_MS,
             max_crashes: 5,
             signal_ttl_ms: DEFAULT_SIGNAL_TTL_MS,
             event_ttl_ms: crate::events::DEFAULT_EVENT_TTL_MS,

@@ -17,6 +17,7 @@ use stepwell_store::{AuditRow, Status};
 
 use crate::answering::{Accepted, REFUSED, run_actor, wait_of};
 use crate::apply_outcome::failed;
+use crate::engine::Options;
 use crate::events::ask::must_fetch_events;
 use crate::inbox::{InboxMessage, MessageBody};
 use crate::ledger::{Attempts, Ledger, QueuedTask, Stopped, TaskLease};
@@ -62,8 +63,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) loaded_run: &'a LoadedRun,
     pub(crate) in_flight: &'a InFlightActions,
     pub(crate) now: Timestamp,
-    pub(crate) max_crashes: u32,
-    pub(crate) signal_ttl_ms: u64,
+    pub(crate) options: &'a Options,
     /// Queues actions that are not registered here for remote workers. False for runs in memory, which remote workers
     /// cannot find.
     pub(crate) queues_remote: bool,
@@ -196,7 +196,8 @@ impl Planner<'_> {
             if lease.deadline.is_none_or(|deadline| deadline > self.now) {
                 return Some(self.lease_expired(attempts, &call));
             }
-            let failure = timeout_failure(call.timeout_ms);
+            let timeout_ms = call.timeout_ms.unwrap_or(self.options.action_timeout_ms);
+            let failure = timeout_failure(timeout_ms);
             let next = failed(self.loaded_run, &call, attempts.message, &failure, self.now);
             return Some(commit_step(next.unwrap_or_else(|| self.forget_attempts(attempts.activation))));
         }
@@ -210,7 +211,7 @@ impl Planner<'_> {
         let expired_leases = ledger.crashes.entry(attempts.activation).or_default();
         *expired_leases = expired_leases.saturating_add(1);
         let expired_leases = *expired_leases;
-        if expired_leases >= self.max_crashes {
+        if expired_leases >= self.options.max_crashes {
             let who = format!("the worker's lease expired {expired_leases} times");
             return self.crashed(ledger, call, attempts.message, &who);
         }
@@ -257,7 +258,9 @@ impl Planner<'_> {
         if let (None, Cause::Signal(name)) = (attempts.message, &attempts.cause) {
             let (payload, by) = (attempts.payload.clone(), attempts.by.clone());
             let body = MessageBody::Signal { name: name.clone(), payload, by };
-            back.extras.send.push(body.buffered(self.loaded_run.run(), self.now.plus_ms(self.signal_ttl_ms)));
+            back.extras
+                .send
+                .push(body.buffered(self.loaded_run.run(), self.now.plus_ms(self.options.signal_ttl_ms)));
         }
         commit_step(back)
     }
@@ -449,7 +452,7 @@ impl Planner<'_> {
 
     fn act(&self, call: ActionCall, message: Option<u64>) -> NextStep {
         let crashes = self.loaded_run.ledger.crashes.get(&call.activation).copied().unwrap_or(0);
-        if crashes >= self.max_crashes {
+        if crashes >= self.options.max_crashes {
             let who = format!("the process crashed {crashes} times");
             return self.crashed(self.loaded_run.ledger.clone(), &call, message, &who);
         }

@@ -448,6 +448,7 @@ pub(crate) fn spawn_action(
     let secret_fields = inner.registry.secret_fields(&call.action).to_vec();
     let lists = inner.registry.lists.get(&call.action).cloned().unwrap_or_default();
     let permission = inner.registry.described.get(&call.action).and_then(|info| info.permission);
+    let timeout_ms = call.timeout_ms.unwrap_or(inner.options.action_timeout_ms);
     async move {
         let began = host.now();
         let observed = observe::ObservedAction::begin(&cx, began);
@@ -480,7 +481,7 @@ pub(crate) fn spawn_action(
             }
         };
         let work = AssertUnwindSafe(work).catch_unwind();
-        let done = match call.timeout_ms {
+        let done = match timeout_ms {
             0 => Some(work.await),
             ms => within(work, || host.clock.sleep_until(began.plus_ms(ms))).await,
         };
@@ -490,7 +491,7 @@ pub(crate) fn spawn_action(
             Some(Ok(Ok(output))) => Ok((output, staged.unwrap_or_default())),
             Some(Ok(Err(failure))) => Err(failure),
             Some(Err(panic)) => Err(panicked(&*panic)),
-            None => Err(timeout_failure(call.timeout_ms)),
+            None => Err(timeout_failure(timeout_ms)),
         };
         let started = result.as_ref().map_or(0, |(_, staged)| staged.children.len());
         let children = (0..started).map(|_| RunId::new(host.ids.next())).collect();

@@ -129,6 +129,22 @@ pub(super) fn tenants(size: Size) -> Result<(), String> {
     verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
 }
 
+/// Checks that a new user can paste the commands of the first pages, on SQLite and on PostgreSQL. Both sizes run the
+/// same.
+pub(super) fn first_hour(size: Size) -> Result<(), String> {
+    let mut command = client("first_hour.py", size)?;
+    command.arg("--root").arg(process::root());
+    let line = one(&super::measured(&mut command, size)?).cloned()?;
+    measured(&line, &["seconds"])?;
+    let mut all_met = exactly(&line, "findings", 0)?;
+    all_met &= exactly(&line, "pages", 3)?;
+    all_met &= at_least(&line, "commands", 30.0)?;
+    all_met &= at_least(&line, "plants", 4.0)?;
+    let missed = line["missed"].as_array().ok_or("`missed` is not a list")?;
+    all_met &= judged(missed.is_empty(), &format!("planted mistakes that were not noticed: {missed:?}"));
+    verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
+}
+
 /// Returns the command that shows the promises through each door.
 pub(super) fn doors(store: &str, size: Size) -> Result<Command, String> {
     let mut command = client("doors.py", size)?;

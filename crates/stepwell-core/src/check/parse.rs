@@ -310,7 +310,7 @@ pub(super) fn assemble(
                 retry: t.retry.clone().unwrap_or_default(),
                 error_place: links.error_place[index],
                 retry_target: links.retry_target[index],
-                timeout_ms: definition::timeout_ms(t),
+                timeout_ms: t.timeout_ms,
                 loop_step: t.loop_step,
             }
         })

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use stepwell_core::guard::GuardView;
 use stepwell_core::patch::Patch;
 use stepwell_core::refusal::GuardRejection;
-use stepwell_core::retry::{Backoff, DEFAULT_TIMEOUT_MS, Retry};
+use stepwell_core::retry::{Backoff, Retry};
 use stepwell_core::snapshot::{ActivationStatus, ChildEnd, RunEnd};
 use stepwell_core::spec::{
     ActionSpec, ChildRule, Firing, Guard, LoopStep, Place, Transition, TransitionTrigger, Wait,
@@ -803,20 +803,20 @@ fn requesting_an_action_does_not_change_the_snapshot() {
     assert_eq!(call.input, json!({"amount": 5, "key": {"$secret": "KEY"}}));
     assert_eq!(call.payload, json!({"with": "card"}));
     assert_eq!(call.cause, Cause::Signal("PAY".into()));
-    assert_eq!(call.timeout_ms, DEFAULT_TIMEOUT_MS);
+    assert_eq!(call.timeout_ms, None);
     let kept = serde_json::to_string(&call).unwrap();
     assert_eq!(serde_json::from_str::<stepwell_core::ActionCall>(&kept).unwrap(), call);
 }
 
 #[test]
-fn action_timeout_defaults_to_five_minutes() {
+fn action_without_a_timeout_leaves_it_to_the_engine() {
     let call = |t: Transition| {
         let spec = Spec::new("t").step("a").end("z").transition(t.action("x"));
         Driver::start(spec).act(&Input::advance()).timeout_ms
     };
-    assert_eq!(call(auto("go", "a", "z")), 300_000);
-    assert_eq!(call(auto("go", "a", "z").timeout_ms(7)), 7);
-    assert_eq!(call(auto("go", "a", "z").timeout_ms(0)), 0);
+    assert_eq!(call(auto("go", "a", "z")), None);
+    assert_eq!(call(auto("go", "a", "z").timeout_ms(7)), Some(7));
+    assert_eq!(call(auto("go", "a", "z").timeout_ms(0)), Some(0));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use self::answer::Output;
 use self::input::{Input, PreparedRequest};
 use crate::outlets::SetupError;
 use crate::outlets::client::{HttpClient, Unanswered, client, unanswered};
-use crate::outlets::target::{Allowed, Forbidden};
+use crate::outlets::target::{AllowSettings, Allowed, Forbidden};
 
 /// Header with the trace of the request (W3C Trace Context).
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -58,7 +58,8 @@ impl HttpOptions {
     /// Checks the options and builds the client. Sends no request.
     pub fn build(self) -> Result<Http, SetupError> {
         let HttpOptions { allow, only, https_only, tls } = self;
-        let mut allowed = Allowed { plain: !https_only, ..Allowed::default() };
+        let settings = AllowSettings::of_requests();
+        let mut allowed = Allowed { plain: !https_only, settings, ..Allowed::default() };
         for entry in &allow {
             allowed.allow(entry)?;
         }

@@ -292,6 +292,14 @@ impl ApiKeys {
         Ok(page.map(|kept| kept.record.shown(kept.id, None)))
     }
 
+    /// Returns the key whose complete text this is, without its secret. `None` = no valid key has this text.
+    pub async fn valid(&self, text: &str) -> Result<Option<ApiKey>, EngineError> {
+        let Some(Parsed { tenant, id, secret }) = Parsed::of(text) else { return Ok(None) };
+        let kept = self.records.read(TenantScope::trusted(tenant), id).await?;
+        let record = kept.map(|kept| kept.record).filter(|record| record.has(secret, self.engine.now()));
+        Ok(record.map(|record| record.shown(id.to_owned(), None)))
+    }
+
     /// Returns the caller that a key authenticates, or `None` if the key is invalid.
     pub(crate) async fn caller(&self, text: &str) -> Result<Option<Caller>, Problem> {
         let Some(Parsed { tenant, id, secret }) = Parsed::of(text) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Routes of the server itself: liveness, readiness, metrics, version, OpenAPI contract and the caller's identity.
+//! Routes of the server itself: its home page, liveness, readiness, metrics, version, OpenAPI contract and the caller's identity.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -12,8 +12,12 @@ use super::openapi::openapi;
 use super::page::PAGE;
 use super::reply::Reply;
 use super::route::{Needs, Route, get};
+use crate::routes::link::takes_pages;
 use crate::routes::problem::Problem;
 use crate::telemetry::TEXT;
+
+/// Content type of pages.
+const HTML: &str = "text/html; charset=utf-8";
 
 /// Maximum time for the store to answer a readiness check. After it, `/readyz` answers 503.
 const READY_WITHIN: Duration = Duration::from_secs(5);
@@ -34,6 +38,30 @@ struct Version {
     version: &'static str,
 }
 
+/// Name and version of the server, and the paths to go on from here.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Home {
+    /// Always the text `stepwell`.
+    name: &'static str,
+    /// Version of the server's package, such as `1.2.3`.
+    version: &'static str,
+    /// Paths on this server, relative to this one.
+    links: HomeLinks,
+}
+
+/// Paths of the server.
+#[derive(Debug, Serialize, JsonSchema)]
+struct HomeLinks {
+    /// Page to read the contract and try it out.
+    docs: &'static str,
+    /// The OpenAPI contract of the API.
+    openapi: &'static str,
+    /// Check that the process is alive.
+    live: &'static str,
+    /// Check that the store answers.
+    ready: &'static str,
+}
+
 /// Identity and permissions of the caller.
 #[derive(Debug, Serialize, JsonSchema)]
 struct WhoAmI {
@@ -52,6 +80,12 @@ struct WhoAmI {
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
+        get("/", "home", Needs::Nothing, "Show the name and version of the server, and where to go on.")
+            .notes("A browser gets a page, other clients get JSON.")
+            .free()
+            .ok::<Home>("Name, version and paths.")
+            .gives_text(HTML, "The same as a page, for clients that accept `text/html`.")
+            .to(home),
         get("/livez", "live", Needs::Nothing, "Check that the process is alive.")
             .free()
             .ok::<Health>("The process is alive.")
@@ -74,12 +108,25 @@ pub(super) fn routes() -> Vec<Route> {
             .ok::<serde_json::Map<String, serde_json::Value>>("The contract, in OpenAPI 3.1.")
             .to(contract),
         get("/docs", "docs", Needs::Nothing, "Show a page to read this contract and try it out.")
-            .gives_text("text/html; charset=utf-8", "The page.")
+            .gives_text(HTML, "The page.")
             .to(docs),
         get("/v1/whoami", "whoami", Needs::Credential, "Show the caller's identity and permissions.")
             .ok::<WhoAmI>("The caller's identity.")
             .to(whoami),
     ]
+}
+
+async fn home(call: Call) -> Result<Reply, Problem> {
+    let version = env!("CARGO_PKG_VERSION");
+    if takes_pages(&call.headers) {
+        let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+        let page = include_str!("home.html").replace("{version}", version);
+        return Ok(Reply::text(HTML, page)
+            .with(axum::http::header::CONTENT_SECURITY_POLICY, policy)
+            .with(axum::http::header::VARY, "accept"));
+    }
+    let links = HomeLinks { docs: "docs", openapi: "v1/openapi.json", live: "livez", ready: "readyz" };
+    Ok(Reply::ok(&Home { name: "stepwell", version, links })?.with(axum::http::header::VARY, "accept"))
 }
 
 async fn live(_: Call) -> Result<Reply, Problem> {
@@ -117,8 +164,7 @@ async fn contract(_: Call) -> Result<Reply, Problem> {
 
 async fn docs(_: Call) -> Result<Reply, Problem> {
     let policy = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
-    Ok(Reply::text("text/html; charset=utf-8", PAGE)
-        .with(axum::http::header::CONTENT_SECURITY_POLICY, policy))
+    Ok(Reply::text(HTML, PAGE).with(axum::http::header::CONTENT_SECURITY_POLICY, policy))
 }
 
 async fn whoami(call: Call) -> Result<Reply, Problem> {

@@ -22,7 +22,7 @@ use tower_service::Service;
 use crate::config::{Config, Sources};
 use crate::exit::{Code, Failure};
 use crate::flows::{self, Delivery};
-use crate::start::{self, Opened};
+use crate::start::{self, Opened, Purpose};
 
 const SERVER: &str = "http://127.0.0.1:7077";
 /// File to which `stepwell dev` writes its API key.
@@ -182,7 +182,7 @@ impl Target {
         // Messages are queued for the server, which knows its public URL.
         let listen = format!("http://{}", settings.server.listen);
         settings.server.public_url.get_or_insert(listen);
-        let opened = Opened::open(&settings).await?;
+        let opened = Opened::open(&settings, Purpose::Request).await?;
         // The client starts and signals runs, but does not execute them.
         let options = Options { max_runs: 0, ..start::options(&settings) };
         let engine = start::engine(&settings, opened.store(), options, None).await?;

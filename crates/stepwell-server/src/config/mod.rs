@@ -3,6 +3,7 @@
 //! Every setting has one name, `section.key`, in `stepwell.toml`, in errors and in `stepwell config show`. Its
 //! environment variable is `STEPWELL_SECTION__KEY`, or `STEPWELL_SECTION__KEY_FILE` for a file that contains the value.
 
+mod bounds;
 mod settings;
 mod show;
 
@@ -13,9 +14,10 @@ use serde_json::{Map, Value};
 use stepwell::core::near::did_you_mean;
 
 use crate::exit::{Code, Failure};
+pub(crate) use bounds::of as bounds_of;
 pub(crate) use settings::{
-    Database, EmailOutlet, Flows, Lifetime, Log, LogFormat, MailSecurity, MailTemplate, Oidc, OutletSettings,
-    Settings, Span, StrategySettings, Telemetry, WebhookOutlet,
+    Database, EmailOutlet, Flows, Lifetime, Limits, Log, LogFormat, MailSecurity, MailTemplate, Oidc,
+    OutletSettings, Settings, Span, StrategySettings, Telemetry, WebhookOutlet,
 };
 pub(crate) use show::{Verb, run};
 
@@ -104,19 +106,31 @@ impl Config {
         let default = serde_json::to_value(Settings::default()).map_err(Failure::unexpected)?;
         let mut values = BTreeMap::new();
         flatten(&default, &mut |name, value| drop(values.insert(name, (value.clone(), Origin::Default))));
-        for (name, value, origin) in given_settings(sources)? {
-            let known = values.get(&name).map(|(known, _)| known.clone());
-            let Some(known) = known else {
+        debug_assert!(bounds::names().all(|name| values.contains_key(name)), "bounds of an unknown setting");
+        let is_known = |name: &str| values.contains_key(name);
+        for (name, value, origin) in given_settings(sources, is_known)? {
+            if !values.contains_key(&name) {
                 let names = values.keys().map(String::as_str);
                 return Err(invalid(format!(
                     "{origin}: unknown setting `{name}`{}",
                     did_you_mean(&name, names)
                 )));
+            }
+            let value = match (&value, &origin) {
+                (Value::String(text), Origin::Environment(_) | Origin::Flag(_)) => {
+                    typed(&default, &name, text)
+                }
+                _ => value,
             };
-            let default = default.pointer(&format!("/{}", name.replace('.', "/"))).unwrap_or(&known);
-            values.insert(name, (as_type_of(value, default), origin));
+            values.insert(name, (value, origin));
         }
         let settings = settings(&values)?;
+        for (name, (value, origin)) in &values {
+            if let Some(why) = bounds::refuses(name, value) {
+                return Err(invalid(format!("{origin}: `{name}` has the invalid value {value}: {why}")));
+            }
+        }
+        settings.limits.0.check().map_err(|why| invalid(format!("limits: {why}")))?;
         Ok(Config { settings, values })
     }
 
@@ -134,7 +148,10 @@ impl Config {
 }
 
 /// Collects the values of file, environment and flags, in ascending precedence.
-fn given_settings(sources: &Sources<'_>) -> Result<Vec<(String, Value, Origin)>, Failure> {
+fn given_settings(
+    sources: &Sources<'_>,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<Vec<(String, Value, Origin)>, Failure> {
     let mut given_settings = Vec::new();
     let file = sources.file.map_or_else(|| PathBuf::from(FILE), Path::to_path_buf);
     if sources.file.is_some() || file.exists() {
@@ -165,7 +182,8 @@ fn given_settings(sources: &Sources<'_>) -> Result<Vec<(String, Value, Origin)>,
         };
         let origin = Origin::Environment(variable.clone());
         let (name, value) = match name.strip_suffix(IN_FILE) {
-            Some(name) if !settings::is_file(&setting(variable)) => {
+            // A setting whose own name ends in `_file` is not a file with the value.
+            Some(name) if !is_known(&setting(variable)) => {
                 let text = std::fs::read_to_string(value)
                     .map_err(|error| invalid(format!("{variable}: cannot read {value}: {error}")))?;
                 (name, text.trim_end_matches(['\n', '\r']).to_owned())
@@ -199,17 +217,24 @@ fn flatten(value: &Value, each: &mut impl FnMut(String, &Value)) {
     }
 }
 
-/// Converts text from the environment or a flag to the type of the setting. Text that cannot be converted is kept, so
-/// that reading the settings reports it.
-fn as_type_of(value: Value, default: &Value) -> Value {
-    let Value::String(text) = &value else { return value };
-    match default {
-        Value::Number(_) | Value::Bool(_) | Value::Object(_) => serde_json::from_str(text).unwrap_or(value),
-        // JSON, for lists of objects.
-        Value::Array(_) if text.trim_start().starts_with('[') => serde_json::from_str(text).unwrap_or(value),
-        Value::Array(_) => text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect(),
-        _ => value,
-    }
+/// Converts text from the environment or a flag to the type of the setting: the text itself, JSON, TOML, or a list with
+/// commas. The first that the setting accepts is taken. Text that cannot be converted is reported by [`settings`].
+fn typed(default: &Value, name: &str, text: &str) -> Value {
+    let json = serde_json::from_str::<Value>(text).ok();
+    let value = format!("value = {text}").parse::<toml::Table>().ok().and_then(|mut of| of.remove("value"));
+    let table = text.parse::<toml::Table>().ok().filter(|table| !table.is_empty());
+    let toml = [value, table.map(toml::Value::Table)].into_iter().flatten();
+    let list = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect::<Value>();
+    let readings = [Some(Value::from(text)), json.clone()].into_iter().flatten();
+    let readings = readings.chain(toml.filter_map(|toml| serde_json::to_value(toml).ok())).chain([list]);
+    let (section, key) = name.split_once('.').unwrap_or((name, ""));
+    let fits = |value: &Value| {
+        let mut one = default.clone();
+        one[section][key] = value.clone();
+        serde_json::from_value::<Settings>(one).is_ok()
+    };
+    // If nothing fits, the error for a number says more than the one for its text.
+    readings.into_iter().find(fits).or(json.filter(|json| !json.is_string())).unwrap_or_else(|| text.into())
 }
 
 /// Reads the settings from the values. If that fails, the error names the setting.
@@ -234,11 +259,26 @@ fn settings(values: &BTreeMap<String, (Value, Origin)>) -> Result<Settings, Fail
         });
         match wrong {
             Some((name, (value, origin))) => {
-                invalid(format!("{origin}: `{name}` has the invalid value {value}: {error}"))
+                let why = in_words(&error.to_string());
+                invalid(format!("{origin}: `{name}` has the invalid value {value}: {why}"))
             }
             None => invalid(format!("invalid configuration: {error}")),
         }
     })
+}
+
+/// Replaces the names of Rust types in an error by the words of the reference.
+fn in_words(error: &str) -> String {
+    let words = [
+        ("expected u16", "expected an integer from 0 to 65535"),
+        ("expected u32", "expected an integer"),
+        ("expected u64", "expected an integer"),
+        ("expected usize", "expected an integer"),
+        ("expected f64", "expected a number"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected a table"),
+    ];
+    words.iter().fold(error.to_owned(), |text, (rust, word)| text.replace(rust, word))
 }
 
 /// Replaces the secrets and the passwords in URLs of nested tables and lists.
@@ -261,7 +301,7 @@ fn without_secrets(value: &Value) -> Value {
 }
 
 /// Replaces the password of a URL by `***`.
-fn without_password(text: &str) -> String {
+pub(crate) fn without_password(text: &str) -> String {
     let Ok(mut url) = url::Url::parse(text) else { return text.to_owned() };
     if url.password().is_none() || url.set_password(Some(HIDDEN)).is_err() {
         return text.to_owned();

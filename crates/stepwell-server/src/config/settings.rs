@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepwell::Grants;
 use stepwell::core::document::cases::duration;
+use stepwell::core::limits::LimitInfo;
 use stepwell::core::time::duration_ms;
 use stepwell_server::api::Algorithm;
 use uuid::Uuid;
@@ -21,6 +22,7 @@ pub(crate) struct Settings {
     pub(crate) quota: Quota,
     pub(crate) database: Database,
     pub(crate) engine: Engine,
+    pub(crate) limits: Limits,
     pub(crate) flows: Flows,
     pub(crate) http: Http,
     pub(crate) mail: Mail,
@@ -56,14 +58,14 @@ pub(crate) struct Server {
     /// Upper limit of the wait that a request may ask for.
     pub(crate) max_wait: Span,
     /// Rate limit per tenant, in requests per second on average; 0 means unlimited.
-    pub(crate) requests_per_second: u32,
+    pub(crate) requests_per_second: Quantity,
     /// Number of requests that a tenant may send at once before the rate limit applies.
     pub(crate) burst: u32,
     /// Rate limit for requests without a credential, per client address and per tenant, in requests per second; 0 means
     /// unlimited.
-    pub(crate) anonymous_requests_per_second: u32,
+    pub(crate) anonymous_requests_per_second: Quantity,
     /// Failed authentication attempts allowed per client address and minute; 0 means unlimited.
-    pub(crate) auth_failures_per_minute: u32,
+    pub(crate) auth_failures_per_minute: Quantity,
     /// Addresses of proxies whose `X-Forwarded-For` header is trusted.
     pub(crate) trusted_proxies: Vec<IpAddr>,
 }
@@ -129,13 +131,13 @@ pub(crate) struct Oidc {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Quota {
     /// Maximum number of API keys.
-    pub(crate) api_keys: u32,
+    pub(crate) api_keys: Quantity,
     /// Maximum number of workflows.
-    pub(crate) workflows: u32,
+    pub(crate) workflows: Quantity,
     /// Maximum number of enabled schedules.
-    pub(crate) schedules: u32,
+    pub(crate) schedules: Quantity,
     /// Maximum number of runs that have not ended.
-    pub(crate) runs: u32,
+    pub(crate) runs: Quantity,
 }
 
 /// A string, or a list of strings.
@@ -169,10 +171,10 @@ impl Default for Server {
             shutdown_timeout: Span(20 * second),
             body_bytes: 1024 * 1024,
             max_wait: Span(60 * second),
-            requests_per_second: 0,
+            requests_per_second: Quantity(0),
             burst: 1_000,
-            anonymous_requests_per_second: 200,
-            auth_failures_per_minute: 60,
+            anonymous_requests_per_second: Quantity(200),
+            auth_failures_per_minute: Quantity(60),
             trusted_proxies: Vec::new(),
         }
     }
@@ -182,17 +184,41 @@ impl Default for Server {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Database {
-    /// Database URL: `sqlite:PATH` or `postgres://…`.
+    /// Database URL: `sqlite:PATH` or `postgres://…`, for PostgreSQL with `sslmode` and `sslrootcert` as libpq has them.
     pub(crate) url: String,
     /// PostgreSQL: URL for the role that owns and migrates the tables; without it, they must be up to date.
     pub(crate) migrate_url: Option<String>,
     /// PostgreSQL: schema of the tables.
     pub(crate) schema: Option<String>,
+    /// PostgreSQL: maximum number of pooled connections. Two more are used for the session and for heartbeats.
+    pub(crate) connections: usize,
+    /// PostgreSQL: keep a session that shows other processes that this one is alive. Set it to false behind a
+    /// transaction pooler.
+    pub(crate) session: bool,
+    /// PostgreSQL: notify other processes of changed runs and keys. Set it to false behind a transaction pooler.
+    pub(crate) notify: bool,
+    /// PostgreSQL: maximum time for an answer of the database. Then the connection counts as lost.
+    pub(crate) response_timeout: Span,
+    /// Maximum number of commits in one transaction.
+    pub(crate) batch: usize,
+    /// Maximum number of queued commits. Further ones wait.
+    pub(crate) queue: usize,
 }
 
 impl Default for Database {
     fn default() -> Self {
-        Database { url: "sqlite:stepwell-data/stepwell.sqlite".to_owned(), migrate_url: None, schema: None }
+        let options = stepwell_postgres::Options::default();
+        Database {
+            url: "sqlite:stepwell-data/stepwell.sqlite".to_owned(),
+            migrate_url: None,
+            schema: None,
+            connections: options.connections,
+            session: options.session,
+            notify: options.notify,
+            response_timeout: Span(options.response_timeout),
+            batch: options.batch,
+            queue: options.queue,
+        }
     }
 }
 
@@ -207,7 +233,22 @@ pub(crate) struct Engine {
     /// Time for which ended runs are kept. Without a value they are never deleted.
     pub(crate) retention: Option<Span>,
     /// Time for which idempotency keys of signals, data writes and flows are remembered.
-    pub(crate) idempotency_key_ttl: Span,
+    pub(crate) idempotency_key_ttl: Lifetime,
+    /// Maximum number of runs of single workflows that this process executes at once: `NAME = 5`. Other workflows have
+    /// no limit of their own.
+    pub(crate) max_runs_per_workflow: BTreeMap<String, usize>,
+    /// Timeout of actions whose step sets none.
+    pub(crate) action_timeout: Lifetime,
+    /// Number of crashes of processes during one step after which the run stops.
+    pub(crate) max_crashes: u32,
+    /// Time for which a signal is kept that its run does not expect yet.
+    pub(crate) signal_ttl: Lifetime,
+    /// Time for which an event stays available to waits that open later.
+    pub(crate) event_ttl: Lifetime,
+    /// Interval at which the database is polled for due runs, besides notifications.
+    pub(crate) poll: Span,
+    /// Interval between two cleanups of expired data.
+    pub(crate) maintenance_interval: Span,
 }
 
 impl Default for Engine {
@@ -218,8 +259,47 @@ impl Default for Engine {
             max_runs: options.max_runs,
             lease: span(options.lease_ms),
             retention: options.retention_ms.map(span),
-            idempotency_key_ttl: span(options.idempotency_key_ttl_ms),
+            idempotency_key_ttl: Lifetime::Span(span(options.idempotency_key_ttl_ms)),
+            max_runs_per_workflow: BTreeMap::new(),
+            action_timeout: Lifetime::Span(span(options.action_timeout_ms)),
+            max_crashes: options.max_crashes,
+            signal_ttl: Lifetime::Span(span(options.signal_ttl_ms)),
+            event_ttl: Lifetime::Span(span(options.event_ttl_ms)),
+            poll: span(options.poll_ms),
+            maintenance_interval: span(options.maintenance_interval_ms),
         }
+    }
+}
+
+/// Limits of workflows, runs and data. The error for an exceeded limit names it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Limits(pub(crate) stepwell::core::Limits);
+
+impl Limits {
+    /// Returns the limits that can be configured.
+    pub(crate) fn all() -> impl Iterator<Item = &'static LimitInfo> {
+        stepwell::core::Limits::ALL.iter().filter(|limit| limit.least < limit.most)
+    }
+}
+
+impl Serialize for Limits {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut all = serde_json::to_value(&self.0).map_err(serde::ser::Error::custom)?;
+        let known = Limits::all().map(|limit| (limit.name, all[limit.name].take()));
+        serializer.collect_map(known.map(|(name, value)| match value.as_u64() {
+            Some(u64::MAX) => (name, UNLIMITED.into()),
+            _ => (name, value),
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for Limits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut given = serde_json::Map::deserialize(deserializer)?;
+        for value in given.values_mut().filter(|value| is_endless(value)) {
+            *value = u64::MAX.into();
+        }
+        serde_json::from_value(given.into()).map(Limits).map_err(serde::de::Error::custom)
     }
 }
 
@@ -534,11 +614,60 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let ms = duration_ms(&Value::String(text.clone()));
-        let wrong =
-            || serde::de::Error::custom(format!("`{text}` is not a duration, such as `30s` or `PT30S`"));
-        ms.map(|ms| Span(Duration::from_millis(ms))).ok_or_else(wrong)
+        let given = Value::deserialize(deserializer)?;
+        let wrong = || {
+            serde::de::Error::custom(format!(
+                "`{}` is not a duration, such as `30s` or `PT30S`",
+                plain(&given)
+            ))
+        };
+        span(&given).ok_or_else(wrong)
+    }
+}
+
+/// Returns the duration of a text. A number has no unit, so it is none.
+fn span(given: &Value) -> Option<Span> {
+    let ms = duration_ms(given).filter(|_| given.is_string())?;
+    Some(Span(Duration::from_millis(ms)))
+}
+
+/// Returns a value as a person writes it: a text without quotes.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Returns true for the words that stand for no limit.
+pub(super) fn is_endless(value: &Value) -> bool {
+    matches!(value.as_str(), Some(NEVER | UNLIMITED))
+}
+
+/// A number, where 0 and `unlimited` mean no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Quantity(pub(crate) u32);
+
+impl Serialize for Quantity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            0 => serializer.serialize_str(UNLIMITED),
+            number => number.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let given = Value::deserialize(deserializer)?;
+        if is_endless(&given) {
+            return Ok(Quantity(0));
+        }
+        let number = given.as_u64().and_then(|number| u32::try_from(number).ok());
+        number.map(Quantity).ok_or_else(|| {
+            let most = u32::MAX;
+            let given = plain(&given);
+            serde::de::Error::custom(format!(
+                "`{given}` is neither an integer from 0 to {most} nor `{UNLIMITED}`"
+            ))
+        })
     }
 }
 
@@ -570,21 +699,22 @@ impl Serialize for Lifetime {
 
 impl<'de> Deserialize<'de> for Lifetime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text == NEVER {
+        let given = Value::deserialize(deserializer)?;
+        if is_endless(&given) {
             return Ok(Lifetime::Never);
         }
-        let ms = duration_ms(&Value::String(text.clone()));
         let wrong = || {
-            let message = format!("`{text}` is not a duration, such as `30s` or `PT30S`, and not `{NEVER}`");
+            let given = plain(&given);
+            let message = format!("`{given}` is not a duration, such as `30s` or `PT30S`, and not `{NEVER}`");
             serde::de::Error::custom(message)
         };
-        ms.map(|ms| Lifetime::Span(Span(Duration::from_millis(ms)))).ok_or_else(wrong)
+        span(&given).map(Lifetime::Span).ok_or_else(wrong)
     }
 }
 
-/// The word for a lifetime without end.
+/// The words for no end and for no limit. Both are accepted wherever one is.
 const NEVER: &str = "never";
+const UNLIMITED: &str = "unlimited";
 
 /// Returns true if the setting is a URL that may contain a password.
 pub(super) fn is_url(name: &str) -> bool {
@@ -602,9 +732,4 @@ pub(super) fn is_secret_field(name: &str) -> bool {
 /// Returns true if the value of the setting must not be shown.
 pub(super) fn is_secret(name: &str) -> bool {
     matches!(name, "mail.password" | "telemetry.headers")
-}
-
-/// Returns true if the setting's own name ends in `_file`, so that `…_FILE` in the environment is the setting itself.
-pub(super) fn is_file(name: &str) -> bool {
-    name == "flows.key_file"
 }

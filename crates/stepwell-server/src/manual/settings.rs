@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::{cell, split_default};
-use crate::config::Settings;
+use crate::config::{Limits, Settings, bounds_of};
 use crate::exit::Failure;
 
 /// Source of the settings. The doc comments of its fields are the descriptions on the page.
@@ -21,6 +21,8 @@ pub(super) fn page() -> Result<String, Failure> {
     let mut out = String::from(
         "# Configuration\n\nPrecedence: flag, environment variable, `stepwell.toml`, default. \
          A variable with the suffix `_FILE` names a file that contains the value. \
+         A variable contains a list with commas or as JSON, and a table as JSON or TOML. \
+         `never` and `unlimited` mean the same. \
          `stepwell config show --origin` shows the effective value and origin of every setting.\n\n",
     );
     for (section, keys) in defaults.as_object().into_iter().flatten() {
@@ -30,14 +32,19 @@ pub(super) fn page() -> Result<String, Failure> {
         let _ = writeln!(out, "| name | type | default | environment | description |\n|---|---|---|---|---|");
         for (key, default) in keys.as_object().into_iter().flatten() {
             let field = of.fields.get(key);
-            let (about, said) = split_default(field.map(|field| field.about.as_str()).unwrap_or_default());
-            let kind = field.map(|field| type_of(&field.kind)).unwrap_or_default();
+            let limit = Limits::all().find(|limit| section == "limits" && limit.name == key);
+            let about = field.map(|field| field.about.as_str()).or(limit.map(|limit| limit.about.trim()));
+            let (about, said) = split_default(about.unwrap_or_default());
+            let kind = field.map(|field| type_of(&field.kind)).or(limit.map(|_| "integer"));
+            let kind = kind.unwrap_or_default();
             let variable = format!("STEPWELL_{}__{}", section.to_uppercase(), key.to_uppercase());
             let default = match default {
                 Value::Null => said.unwrap_or_default().to_owned(),
                 value => format!("`{value}`"),
             };
-            let about = format!("{}.", cell(about));
+            let bounds = bounds_of(&format!("{section}.{key}"));
+            let bounds = bounds.map(|bounds| format!(" Bounds: {bounds}.")).unwrap_or_default();
+            let about = format!("{}.{bounds}", cell(about));
             let _ = writeln!(out, "| `{key}` | {kind} | {} | `{variable}` | {about} |", cell(&default));
         }
         let _ = writeln!(out);
@@ -60,11 +67,13 @@ fn type_of(kind: &str) -> &'static str {
         "Vec<String>" | "BTreeSet<String>" | "OneOrMore" | "BTreeSet<Algorithm>" => "list of texts",
         "Uuid" => "UUID",
         "BTreeMap<String, String>" => "table of texts",
+        "BTreeMap<String, usize>" => "table of integers",
         "BTreeMap<String, Grants>" => "table of lists",
         "BTreeMap<String, StrategySettings>"
         | "BTreeMap<String, OutletSettings>"
         | "BTreeMap<String, MailTemplate>" => "tables",
         "Lifetime" => "duration or `never`",
+        "Quantity" => "integer or `unlimited`",
         "Vec<IpAddr>" => "list of addresses",
         "Vec<Oidc>" => "list of tables",
         "MailSecurity" => "`tls`, `starttls`, `none`",

@@ -24,6 +24,46 @@ pub(crate) struct Allowed {
     pub(crate) networks: Vec<Network>,
     /// Allows plain HTTP to hosts other than loopback.
     pub(crate) plain: bool,
+    /// The settings that allow a target, for the reasons of refusals.
+    pub(crate) settings: AllowSettings,
+}
+
+/// The names of the settings that allow targets. Without them, a refusal names no setting.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AllowSettings {
+    /// List of hosts, besides which no other is allowed.
+    pub(crate) hosts: Option<String>,
+    /// List of hosts that may be in private networks.
+    pub(crate) private: Option<String>,
+    /// Advice on plain HTTP.
+    pub(crate) plain: Option<String>,
+}
+
+impl AllowSettings {
+    /// The settings of `http.request`.
+    pub(crate) fn of_requests() -> Self {
+        AllowSettings {
+            hosts: Some("http.only".to_owned()),
+            private: Some("http.allow".to_owned()),
+            plain: Some("the setting `http.https_only` forbids it".to_owned()),
+        }
+    }
+
+    /// The settings of a webhook outlet, from the name of its table.
+    pub(crate) fn of_outlet(table: &str) -> Self {
+        AllowSettings {
+            hosts: Some(format!("{table}.allow_hosts")),
+            private: Some(format!("{table}.allow_private_hosts")),
+            plain: Some(format!("or set `{table}.allow_plain_http = true`")),
+        }
+    }
+}
+
+/// Returns the advice to add a host to a setting.
+fn add_to(setting: Option<&String>, host: &str) -> String {
+    setting
+        .map(|setting| format!("; to allow it, add \"{host}\" to the setting `{setting}`"))
+        .unwrap_or_default()
 }
 
 /// A target that is not allowed, with the reason.
@@ -51,12 +91,17 @@ impl Allowed {
         let ip = host.parse::<IpAddr>().ok();
         let is_named = self.hosts.contains(&host) || self.private.contains(&host);
         if !self.hosts.is_empty() && !is_named && !ip.is_some_and(|ip| self.is_in_network(ip)) {
-            return no(format!("`{host}` is not one of the allowed hosts"));
+            let advice = add_to(self.settings.hosts.as_ref(), &host);
+            return no(format!("`{host}` is not one of the allowed hosts{advice}"));
         }
         match uri.scheme_str() {
             Some("https") => {}
             Some("http") if self.plain || is_loopback(&host) => {}
-            Some("http") => return no(format!("plain http to `{host}` is not allowed: use https")),
+            Some("http") => {
+                let advice =
+                    self.settings.plain.iter().map(|advice| format!("; {advice}")).collect::<String>();
+                return no(format!("plain http to `{host}` is not allowed: use https{advice}"));
+            }
             _ => return no(format!("the URL for `{host}` must use https")),
         }
         ip.map_or(Ok(()), |ip| self.address(&host, ip))
@@ -83,7 +128,10 @@ impl Allowed {
         if is_public(ip) || self.private.contains(host) || self.is_in_network(ip) {
             return Ok(());
         }
-        Err(Forbidden(format!("`{host}` is in a private network; requests there must be allowed explicitly")))
+        let advice = add_to(self.settings.private.as_ref(), host);
+        Err(Forbidden(format!(
+            "`{host}` is in a private network; requests there must be allowed explicitly{advice}"
+        )))
     }
 
     fn is_in_network(&self, ip: IpAddr) -> bool {

@@ -21,7 +21,7 @@ use stepwell::host::BoxFuture;
 use stepwell::{Clock, SystemClock};
 
 use super::client::{HttpClient, Unanswered, client, unanswered};
-use super::target::{Allowed, Forbidden, plain_host};
+use super::target::{AllowSettings, Allowed, Forbidden, plain_host};
 use super::{Links, SetupError, USUAL, checked};
 
 /// Prefix of a secret.
@@ -94,6 +94,14 @@ impl WebhookBuilder {
     #[must_use]
     pub fn allow_plain_http(mut self) -> Self {
         self.allowed.plain = true;
+        self
+    }
+
+    /// Sets the name of the table with the outlet's settings, such as `flows.outlets.crm`. The errors of refused targets
+    /// then name the setting that allows them.
+    #[must_use]
+    pub fn settings(mut self, table: &str) -> Self {
+        self.allowed.settings = AllowSettings::of_outlet(table);
         self
     }
 

@@ -42,6 +42,18 @@ pub(crate) async fn guarded(mut response: Response) -> Response {
     response
 }
 
+/// Returns the media types that a client accepts, in lower case and without parameters.
+fn accepted(headers: &HeaderMap) -> Vec<String> {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let kinds = accept.flat_map(|kinds| kinds.split(','));
+    kinds.map(|kind| kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()).collect()
+}
+
+/// Returns true if a client accepts HTML, as browsers do.
+pub(crate) fn takes_pages(headers: &HeaderMap) -> bool {
+    accepted(headers).iter().any(|kind| kind == "text/html")
+}
+
 /// The format of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseFormat {
@@ -51,15 +63,15 @@ enum ResponseFormat {
 
 impl ResponseFormat {
     fn of(headers: &HeaderMap) -> Self {
-        let accept: Vec<&str> =
-            headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-        let accept = accept.join(",").to_ascii_lowercase();
-        let kinds = || accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
-        let takes_json = kinds().any(|kind| kind == "application/json" || kind.ends_with("+json"));
+        let accepted = accepted(headers);
+        let takes_json = accepted.iter().any(|kind| kind == "application/json" || kind.ends_with("+json"));
         // A client that sends JSON and does not accept HTML gets JSON.
         let is_json = body::Kind::of(headers) == body::Kind::Json;
-        let takes_pages = kinds().any(|kind| kind == "text/html");
-        if (takes_json || is_json) && !takes_pages { ResponseFormat::Json } else { ResponseFormat::Page }
+        if (takes_json || is_json) && !takes_pages(headers) {
+            ResponseFormat::Json
+        } else {
+            ResponseFormat::Page
+        }
     }
 
     fn problem(self, problem: &Problem) -> Response {

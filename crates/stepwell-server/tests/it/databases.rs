@@ -8,17 +8,24 @@ use serde_json::{Value, json};
 use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::tokio_postgres::{self, NoTls};
 
+use crate::manual::blocks;
 use crate::said;
 use crate::serving::{Serving, started, stepwell};
 
 const PAGE: &str = include_str!("../../../../docs/postgres.md");
-/// The host in the page's examples.
+/// The host in the page's configuration.
 const HOST: &str = "db.example.com";
 
-/// Returns the first block of code in a language, without its fences.
-fn block(language: &str) -> &'static str {
-    let (_, block) = PAGE.split_once(&format!("```{language}\n")).unwrap();
-    block.split_once("```").unwrap().0
+/// Returns the first block of code in a language that contains a text.
+fn block(language: &str, part: &str) -> String {
+    blocks(PAGE, language).into_iter().find(|block| block.contains(part)).unwrap()
+}
+
+/// Returns the SQL that the page passes to `psql`, with passwords.
+fn setup() -> String {
+    let commands = block("sh", "create role");
+    let (_, sql) = commands.split_once("<<'SQL'\n").unwrap();
+    sql.split_once("\nSQL").unwrap().0.replace(":'owner'", "'a'").replace(":'engine'", "'b'")
 }
 
 /// Starts a server whose database `app` was set up with the SQL of the page, word for word.
@@ -27,7 +34,7 @@ fn cluster() -> &'static Cluster {
     CLUSTER.get_or_init(|| {
         let cluster = Cluster::own(&[("fsync", "off")]).unwrap();
         execute(&cluster, "postgres", &["create database app"]);
-        execute(&cluster, "app", &[block("sql")]);
+        execute(&cluster, "app", &[&setup()]);
         cluster
     })
 }
@@ -106,7 +113,7 @@ fn completed_run(server: &Serving) -> String {
 fn documented_setup_works_and_restarts_with_least_privilege() {
     let folder = tempfile::tempdir().unwrap();
     let _cluster = cluster();
-    let config = block("toml").replace(HOST, &host());
+    let config = block("toml", "migrate_url").replace(HOST, &host());
     assert!(config.contains("migrate_url") && config.contains("schema"), "{config}");
     std::fs::write(folder.path().join("stepwell.toml"), &config).unwrap();
     create_key(folder.path());
@@ -185,7 +192,8 @@ fn owner_migrates_beforehand_and_grants_the_servers_role() {
     }
     assert_eq!(objects("beforehand"), before, "nothing is created");
 
-    let documented = block("sh").replace(&format!("{HOST}/app"), &format!("{}/beforehand", host()));
+    let documented = block("sh", "db migrate");
+    let documented = documented.replace("${PGHOST:-localhost}/app", &format!("{}/beforehand", host()));
     assert!(documented.contains("stepwell db migrate"), "{documented}");
     let documented = documented.replace(" stepwell db", &format!(" {} db", crate::STEPWELL));
     for _ in 0..2 {

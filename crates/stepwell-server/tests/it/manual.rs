@@ -220,6 +220,21 @@ fn getting_started_commands_work_as_written() {
     }
 }
 
+#[test]
+fn server_page_commands_work_as_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = dev(folder.path());
+    let url = format!("http://{}", server.address);
+    let text = std::fs::read_to_string(project().join("docs/server.md")).unwrap();
+    let script =
+        format!("set -eu\n{}", blocks(&text, "sh").join("\n")).replace("http://127.0.0.1:7077", &url);
+    let (code, out, err) = said(&shell(folder.path(), &url, &script).output().unwrap());
+    assert_eq!(code, Some(0), "{out}\n{err}");
+    for told in ["\"status\":\"waiting\"", "\"status\":\"completed\"", "\"secret\":\"swk_"] {
+        assert!(out.contains(told), "{told} is not in {out}");
+    }
+}
+
 /// Writes the configuration and the workflow documents of a page to a folder.
 fn save_blocks(text: &str, folder: &Path, mail_port: u16) {
     let settings = blocks(text, "toml").join("\n").replace("1025", &mail_port.to_string());

@@ -167,8 +167,9 @@ impl Inner {
             })?;
         }
         // The timeout starts when a worker gets the task, as that of a local action starts when it runs.
-        // Otherwise five minutes (the default timeout) without workers would fail every run.
-        let deadline = (call.timeout_ms > 0).then(|| now.plus_ms(call.timeout_ms));
+        // Otherwise a time without workers as long as the default timeout would fail every run.
+        let timeout_ms = call.timeout_ms.unwrap_or(self.options.action_timeout_ms);
+        let deadline = (timeout_ms > 0).then(|| now.plus_ms(timeout_ms));
         let id = TaskId { run: loaded_run.run(), activation: call.activation };
         let task = Task {
             id,

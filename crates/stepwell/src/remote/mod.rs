@@ -322,7 +322,7 @@ pub(crate) fn call_of(loaded_run: &LoadedRun, attempts: &Attempts, now: Timestam
             input: Value::Null,
             payload: retry.payload,
             cause: retry.cause,
-            timeout_ms: 0,
+            timeout_ms: Some(0),
         }
     })
 }

@@ -46,6 +46,25 @@ async fn default_action_timeout_is_five_minutes() {
 }
 
 #[tokio::test]
+async fn default_action_timeout_can_be_set_or_switched_off() {
+    for (timeout_ms, dropped) in [(700, 1), (0, 0)] {
+        let gate = Gate::new();
+        let build = |engine: stepwell::Builder| {
+            let engine = engine.workflow(job(|work| work)).action("work", gate.action());
+            engine.with(|options| options.action_timeout_ms = timeout_ms)
+        };
+        let engine = kit::start(build).await.unwrap();
+        let run = engine.start(Start::new("job")).await.unwrap();
+        engine.advance(Duration::from_millis(699)).await;
+        assert_eq!(gate.dropped(), 0);
+        engine.advance(Duration::from_secs(3_600)).await;
+        assert_eq!(gate.dropped(), dropped, "{timeout_ms}");
+        let status = status(&run).await;
+        assert_eq!(status, if dropped == 1 { Status::Failed } else { Status::Running });
+    }
+}
+
+#[tokio::test]
 async fn zero_timeout_means_no_limit() {
     let gate = Gate::new();
     let engine = gated(job(|work| work.timeout_ms(0)), &gate).await;

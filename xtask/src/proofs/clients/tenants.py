@@ -40,6 +40,7 @@ SORTED = ("own", "all")
 # Operations that need not be called, each with the reason.
 EXCEPTIONS = {
     "docs": "a page without data",
+    "home": "a page without data",
     "live": "says only that the process is alive",
     "ready": "says only that the store answers",
     "contract": "the contract itself, which the proof reads",
