@@ -6,8 +6,8 @@ use crate::ids::Name;
 use crate::retry::Retry;
 use crate::shadow::Shadow;
 use crate::spec::{
-    ActionSpec, Assign, Completion, Firing, Fork, Guard, Join, LoopStep, Place, Quorum, Raise, SignalSpec,
-    Spec, Transition, TransitionTrigger, Trigger, Wait,
+    ActionSpec, Assign, Completion, DeliveryGuarantee, Firing, Fork, Guard, Join, LoopStep, Place, Quorum,
+    Raise, SignalSpec, Spec, Transition, TransitionTrigger, Trigger, Wait,
 };
 
 impl Spec {
@@ -221,6 +221,8 @@ impl Transition {
             error_place: None,
             timeout_ms: None,
             loop_step: None,
+            delivery: DeliveryGuarantee::default(),
+            heartbeat: false,
         }
     }
 
@@ -337,6 +339,20 @@ impl Transition {
     #[must_use]
     pub fn timeout_ms(mut self, ms: u64) -> Self {
         self.timeout_ms = Some(ms);
+        self
+    }
+
+    /// Makes a crash end the attempt of the action with `interrupted`, instead of executing the action again.
+    #[must_use]
+    pub fn at_most_once(mut self) -> Self {
+        self.delivery = DeliveryGuarantee::AtMostOnce;
+        self
+    }
+
+    /// Makes a heartbeat restart the timer of this transition.
+    #[must_use]
+    pub fn restarted_by_heartbeat(mut self) -> Self {
+        self.heartbeat = true;
         self
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::definition::{
-    Compiled, JoinNode, PlaceIndex, PlaceKind, TransitionNode, TransitionTriggerNode, WaitNode,
+    BackoffNode, Compiled, JoinNode, PlaceIndex, PlaceKind, TransitionNode, TransitionTriggerNode, WaitNode,
 };
 use crate::dispatch::{Change, Input};
 use crate::expr::{Budget, Expr};
@@ -16,9 +16,11 @@ use crate::frame::Frame;
 use crate::guard::View;
 use crate::history::{HistoryEntry, truncate_value};
 use crate::ids::Name;
+use crate::join::JoinState;
 use crate::limits::json_bytes;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure};
+use crate::retry::Retry;
 use crate::rounds::merge_vars;
 use crate::schema::SchemaViolation;
 use crate::snapshot::{
@@ -167,7 +169,7 @@ pub(crate) struct DecisionBuilder<'a> {
     ended: Vec<ActivationId>,
     /// Fork instances whose branches were ended by this decision. No place is entered in them any more.
     closed: BTreeSet<ForkInstanceId>,
-    stopped: Option<Failure>,
+    pub(crate) stopped: Option<Failure>,
 }
 
 impl<'a> DecisionBuilder<'a> {
@@ -405,6 +407,10 @@ impl<'a> DecisionBuilder<'a> {
             }
             TransitionTriggerNode::Until(expr) => (expr, "until"),
             TransitionTriggerNode::After(expr) => (expr, "after"),
+            TransitionTriggerNode::Backoff(timer) => {
+                let at = self.backoff(&transition.id, timer, locals, event)?;
+                return Ok(Some(Timer { transition: transition.id.clone(), at }));
+            }
             TransitionTriggerNode::Auto | TransitionTriggerNode::Signal(_) => return Ok(None),
         };
         let view = View::new(&self.next, locals, event, self.now);
@@ -422,6 +428,38 @@ impl<'a> DecisionBuilder<'a> {
             found: value.map_or_else(|| "nothing".to_owned(), |value| value.to_string()),
         })?;
         Ok(Some(Timer { transition: transition.id.clone(), at }))
+    }
+
+    /// Computes the time of the next retry of a block. Once the budget is used up, raises the error of the last
+    /// attempt again.
+    fn backoff(
+        &self,
+        transition: &Name,
+        timer: &BackoffNode,
+        locals: &Map<String, Value>,
+        event: &Value,
+    ) -> Result<Timestamp, DecideError> {
+        let view = View::new(&self.next, locals, event, self.now);
+        let number = |expr: &Expr| {
+            let found = expr.eval(&view, &mut Budget::default()).map_err(|error| {
+                DecideError::Expression { at: format!("backoff of transition `{transition}`"), error }
+            })?;
+            Ok::<_, DecideError>(found.as_ref().and_then(Value::as_f64).unwrap_or_default())
+        };
+        // A count of retries is small and not negative.
+        let tries = number(&timer.tries)? as u32;
+        // The guard of the transition ends the retries, so the policy has a delay for each of them.
+        let retry = Retry { attempts: u32::MAX, ..timer.retry.clone() };
+        let delay = retry.jittered_delay(tries.saturating_add(1), self.next.instance_id, self.next.next_id);
+        let at = self.now.plus_ms(delay.unwrap_or_default());
+        let first = timer.since.as_ref().map(number).transpose()?;
+        let first = first.map(|ms| Timestamp::from_millis(ms as i64)).unwrap_or(self.now);
+        if retry.is_within_budget(first, at) {
+            return Ok(at);
+        }
+        let held = locals.get("error").and_then(|held| serde_json::from_value(held.clone()).ok());
+        let spent = || Failure::new("retryBudget", format!("the budget of `{transition}` is used up"));
+        Err(DecideError::Raised(held.unwrap_or_else(spent)))
     }
 
     fn enter_wait(
@@ -576,7 +614,11 @@ impl<'a> DecisionBuilder<'a> {
             PlaceKind::Catch { .. } | PlaceKind::Join(_) | PlaceKind::Loop(_) => {
                 origin.entry_value = EntryValue::Failed(failure.clone());
             }
-            _ => drop(origin.locals.insert("error".to_owned(), error.clone())),
+            _ => {
+                // An error scope that is left takes its local with it, so the error is set afterwards.
+                self.leave_frames(place, &mut origin);
+                origin.locals.insert("error".to_owned(), error.clone());
+            }
         }
         self.enter_or_block(place, origin, &error, way)
     }
@@ -657,7 +699,7 @@ impl<'a> DecisionBuilder<'a> {
         if fork_instance.fired || known {
             return Ok(());
         }
-        let (is_each, mut after) = (fork_instance.list.is_some(), fork_instance.after());
+        let is_each = fork_instance.list.is_some();
         let collected = match self.result_for_join(place, node, &mut origin, event) {
             Ok(collected) => collected,
             Err(error) => return self.fail_join(node.error_place, (branch, &origin.locals), error),
@@ -666,36 +708,61 @@ impl<'a> DecisionBuilder<'a> {
             return self.arrive_each(place, node, branch, collected, event);
         }
         // Whether the branch waits or is the last one, it counts among those that have arrived.
-        let arrived = self.next.arrived(branch.fork_instance, &join).count() as u32;
+        let arrived = self.next.arrived(branch.fork_instance, &join).count() as u32 + 1;
+        let Some(fork_instance) = self.next.fork_instance(branch.fork_instance) else { return Ok(()) };
+        let state = node.state(&join, fork_instance, arrived);
+        if let JoinState::Fails(failure) = &state {
+            if node.error_place.is_some() {
+                let error = DecideError::Raised(failure.clone());
+                return self.fail_join(node.error_place, (branch, &origin.locals), error);
+            }
+            self.stopped = Some(failure.clone());
+        }
         let id = self.activate(place, ActivationStatus::Waiting, origin, event)?;
         if let Some(waiting) = self.activation_mut(id) {
             waiting.received = collected;
         }
-        if arrived + 1 < node.quorum {
+        if state != JoinState::Fires {
             return Ok(());
         }
+        // The last branch does not stay in the join, so its entry is not recorded.
+        self.entered.pop();
+        self.fire_with_arrived(place, node, branch.fork_instance, event)
+    }
+
+    /// Fires a join with the branches that wait in it.
+    fn fire_with_arrived(
+        &mut self,
+        place: PlaceIndex,
+        node: &JoinNode,
+        id: ForkInstanceId,
+        event: &Value,
+    ) -> Result<(), DecideError> {
+        let join = &self.compiled.places[place].name;
+        let Some(fork_instance) = self.next.fork_instance(id) else { return Ok(()) };
+        let (mut after, branches) = (fork_instance.after(), fork_instance.branches);
         let is_one = |one: &Activation| {
-            one.status == ActivationStatus::Waiting
-                && one.place == join
-                && is_of(one.branch, branch.fork_instance)
+            one.status == ActivationStatus::Waiting && one.place == *join && is_of(one.branch, id)
         };
         let (mut arrived, going): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.next.activations).into_iter().partition(is_one);
         self.next.activations = going;
         arrived.sort_by_key(|one| one.branch);
         merge_vars(&mut after, arrived.iter().map(|one| &one.locals));
-        let results = arrived.into_iter().map(|one| one.received.unwrap_or_default()).collect();
+        let result = |one: Activation| Some((one.branch?.index, one.received.unwrap_or_default()));
+        let results = node.results(branches, arrived.into_iter().filter_map(result).collect());
         if node.cancel_rest {
-            self.end_branches(branch.fork_instance);
+            self.end_branches(id);
         }
-        if let Some(fork_instance) =
-            self.next.fork_instances.iter_mut().find(|fork_instance| fork_instance.id == branch.fork_instance)
-        {
+        if let Some(fork_instance) = self.fork_instance_mut(id) {
             fork_instance.fired = true;
         }
-        // The last branch did not stay in the join, so its entry is not recorded.
-        self.entered.pop();
         self.fire_join(place, after, results, event)
+    }
+
+    pub(crate) fn fork_instance_mut(&mut self, id: ForkInstanceId) -> Option<&mut ForkInstance> {
+        let at = self.next.fork_instances.binary_search_by_key(&id, |fork_instance| fork_instance.id).ok()?;
+        self.next.fork_instances.get_mut(at)
     }
 
     /// Applies the rules of this definition to a run that comes from another definition.
@@ -728,17 +795,22 @@ impl<'a> DecisionBuilder<'a> {
             }
             return Ok(());
         }
-        let arrived: Vec<_> = self.next.arrived(id, join).map(|waiting| waiting.id).collect();
-        let Some(last) = arrived.last().filter(|_| arrived.len() >= node.needed(fork_instance) as usize)
-        else {
+        let arrived = self.next.arrived(id, join).count() as u32;
+        if arrived == 0 {
             return Ok(());
-        };
-        // The last branch arrives again, and now the join has enough branches.
-        let Ok(at) = self.next.activations.binary_search_by_key(last, |activation| activation.id) else {
-            return Ok(());
-        };
-        let last = self.next.activations.remove(at);
-        self.arrive(place, node, Origin::of(last), &Value::Null)
+        }
+        match node.state(join, fork_instance, arrived) {
+            JoinState::Open => Ok(()),
+            JoinState::Fires => self.fire_with_arrived(place, node, id, &Value::Null),
+            JoinState::Fails(failure) if node.error_place.is_none() => {
+                self.stopped = Some(failure);
+                Ok(())
+            }
+            JoinState::Fails(failure) => {
+                let branch = Branch { fork_instance: id, index: 0 };
+                self.fail_join(node.error_place, (branch, &Map::new()), DecideError::Raised(failure))
+            }
+        }
     }
 
     /// Ends all activations of a fork instance and of the fork instances inside it.
@@ -888,7 +960,10 @@ impl<'a> DecisionBuilder<'a> {
             match join {
                 Some(join) if !fork_instance.fired => {
                     let arrived = self.next.arrived(id, join).count() + fork_instance.arrived as usize;
-                    self.stopped = Some(self.unreached(join, fork_instance, arrived));
+                    // A join that has failed has said why already.
+                    if self.stopped.is_none() {
+                        self.stopped = Some(self.unreached(join, fork_instance, arrived));
+                    }
                 }
                 _ => drop(self.next.fork_instances.remove(index)),
             }

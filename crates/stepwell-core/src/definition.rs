@@ -17,7 +17,9 @@ use crate::retry::Retry;
 use crate::save::Save;
 use crate::schema::Schema;
 use crate::shadow::Column;
-use crate::spec::{ActionSpec, ChildRule, Completion, Firing, LoopStep, Spec, TransitionTrigger};
+use crate::spec::{
+    ActionSpec, ChildRule, Completion, Firing, LoopStep, Spec, Tolerance, TransitionTrigger,
+};
 use crate::template::Template;
 use crate::trigger::TriggerNode;
 
@@ -88,6 +90,7 @@ pub(crate) struct JoinNode {
     pub(crate) cancel_rest: bool,
     pub(crate) collect: Option<CollectNode>,
     pub(crate) ignore_failures: bool,
+    pub(crate) tolerate: Option<Tolerance>,
     pub(crate) error_place: Option<PlaceIndex>,
 }
 
@@ -183,6 +186,8 @@ pub(crate) struct TransitionNode {
     pub(crate) retry_target: Option<PlaceIndex>,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) loop_step: Option<LoopStep>,
+    pub(crate) is_at_most_once: bool,
+    pub(crate) heartbeat: bool,
 }
 
 #[derive(Debug)]
@@ -204,6 +209,15 @@ pub(crate) enum TransitionTriggerNode {
     AfterMs(u64),
     Until(Expr),
     After(Expr),
+    Backoff(Box<BackoffNode>),
+}
+
+/// A timer that fires after the delay of a retry policy.
+#[derive(Debug)]
+pub(crate) struct BackoffNode {
+    pub(crate) retry: Retry,
+    pub(crate) tries: Expr,
+    pub(crate) since: Option<Expr>,
 }
 
 #[derive(Debug)]
@@ -302,6 +316,16 @@ impl Definition {
             PlaceKind::Step => false,
         };
         is_local || is_read || !node.set.is_empty()
+    }
+
+    /// Returns true if a crash ends an attempt of the transition's action, instead of making another one.
+    pub fn is_at_most_once(&self, transition: &str) -> bool {
+        self.0.transition(transition).is_some_and(|transition| transition.is_at_most_once)
+    }
+
+    /// Returns true if the retries of the transition's action have a budget.
+    pub fn has_retry_budget(&self, transition: &str) -> bool {
+        self.0.transition(transition).is_some_and(|transition| transition.retry.budget_ms.is_some())
     }
 
     /// Returns the maximum lifetime of a run in milliseconds, if it has one.
@@ -458,12 +482,13 @@ impl TransitionTriggerNode {
     }
 
     pub(crate) fn is_timer(&self) -> bool {
-        matches!(
-            self,
+        match self {
+            TransitionTriggerNode::Auto | TransitionTriggerNode::Signal(_) => false,
             TransitionTriggerNode::AfterMs(_)
-                | TransitionTriggerNode::Until(_)
-                | TransitionTriggerNode::After(_)
-        )
+            | TransitionTriggerNode::Until(_)
+            | TransitionTriggerNode::After(_)
+            | TransitionTriggerNode::Backoff(_) => true,
+        }
     }
 }
 
@@ -520,6 +545,11 @@ pub(crate) fn trigger(on: &TransitionTrigger) -> Result<TransitionTriggerNode, e
         TransitionTrigger::AfterMs(ms) => TransitionTriggerNode::AfterMs(*ms),
         TransitionTrigger::Until(source) => TransitionTriggerNode::Until(Expr::parse(source)?),
         TransitionTrigger::After(source) => TransitionTriggerNode::After(Expr::parse(source)?),
+        TransitionTrigger::Backoff(timer) => TransitionTriggerNode::Backoff(Box::new(BackoffNode {
+            retry: timer.retry.clone(),
+            tries: Expr::parse(&timer.tries)?,
+            since: timer.since.as_deref().map(Expr::parse).transpose()?,
+        })),
     })
 }
 

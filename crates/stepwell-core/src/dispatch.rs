@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::decision_builder::{Candidate, Candidates, DecisionBuilder, Origin, Way, check_context};
 use crate::definition::{
-    Compiled, Definition, LoopNode, PlaceIndex, PlaceKind, RaiseNode, TransitionNode, WaitNode,
+    Compiled, Definition, LoopNode, PlaceIndex, PlaceKind, PlaceNode, RaiseNode, TransitionNode, WaitNode,
 };
 use crate::expr::{Budget, Scope};
 use crate::guard::{Answers, View, verdict};
@@ -50,6 +50,8 @@ pub enum Input {
     TimerFired { activation: ActivationId },
     /// A wait is resolved directly, without a signal.
     WaitResolved { activation: ActivationId, payload: Value },
+    /// A wait fails with an error instead of an answer.
+    WaitFailed { activation: ActivationId, failure: Failure },
     /// An action has succeeded.
     ActionDone {
         /// The call that [`Decision::Act`] returned.
@@ -63,6 +65,8 @@ pub enum Input {
         failure: Failure,
         /// Number of retries already made.
         retries: u32,
+        /// Start of the first attempt. `None`: the time at which the place was entered.
+        first: Option<Timestamp>,
     },
     /// A failed action is tried again, because its retry is due or because an operator requested it.
     Retried {
@@ -94,6 +98,9 @@ pub enum Input {
 
 static NOTHING: Value = Value::Null;
 
+/// Code of the failure of an attempt that a crash interrupted.
+pub const INTERRUPTED: &str = "interrupted";
+
 /// Message of `expect` for activations whose existence was checked before.
 const FOUND: &str = "the activation is in the snapshot that the decision is based on";
 
@@ -122,6 +129,7 @@ impl Input {
             | Input::ChildDone { .. }
             | Input::Patched { .. }
             | Input::Moved { .. }
+            | Input::WaitFailed { .. }
             | Input::Cancelled => &NOTHING,
         }
     }
@@ -315,7 +323,10 @@ pub fn dispatch(
         Input::TimerFired { activation } => decider.timer_fired(event, *activation),
         Input::WaitResolved { activation, payload } => decider.wait_resolved(*activation, payload),
         Input::ActionDone { call, outcome } => decider.action_done(call, outcome),
-        Input::ActionFailed { call, failure, retries } => decider.action_failed(call, failure, *retries),
+        Input::ActionFailed { call, failure, retries, first } => {
+            decider.action_failed(call, failure, *retries, *first)
+        }
+        Input::WaitFailed { activation, failure } => decider.wait_failed(*activation, failure),
         Input::Retried { retry, manual } => decider.retried(retry, *manual),
         Input::ChildDone { activation, child, end } => decider.child_done(*activation, *child, end),
         Input::Patched { patch } => decider.patched(patch),
@@ -784,6 +795,39 @@ impl<'a> Decider<'a> {
         Ok(self.resolve(&[activation], payload))
     }
 
+    /// Fails a wait for an answer: enters the error place of the wait or of a transition that leaves it.
+    fn wait_failed(&self, id: ActivationId, failure: &Failure) -> Result<Decision, Rejected> {
+        let place_of = |activation: &Activation| self.compiled.place(&activation.place);
+        let found =
+            self.snapshot.activation(id).and_then(|activation| Some((activation, place_of(activation)?)));
+        let leaving = |place: &'a PlaceNode| place.out.iter().map(|&index| &self.compiled.transitions[index]);
+        let accepts = |(activation, place): &(&Activation, &'a PlaceNode)| match &place.kind {
+            PlaceKind::Wait(wait) => activation.status == ActivationStatus::Waiting && wait.signal.is_some(),
+            _ => {
+                activation.status == ActivationStatus::Active
+                    && leaving(place).any(|transition| transition.on.signal().is_some())
+            }
+        };
+        let Some((activation, place)) = found.filter(accepts) else {
+            let active = self.snapshot.current_places();
+            let what = format!("wait of activation {id}");
+            return Err(Refusal::NoActiveSource { what, accepted_in: Vec::new(), active }.into());
+        };
+        let own = match &place.kind {
+            PlaceKind::Wait(wait) => wait.error_place,
+            _ => None,
+        };
+        let Some(error_place) = own.or_else(|| leaving(place).find_map(|transition| transition.error_place))
+        else {
+            return Ok(Decision::Stop(failure.clone()));
+        };
+        let mut builder = self.builder();
+        let left = builder.leave(id).expect(FOUND);
+        builder.leave_to_error_place(error_place, left, failure)?;
+        let payload = serde_json::to_value(failure).expect("a failure is plain data");
+        Ok(change(builder.conclude(format!("__fail_wait:{}", activation.place), &payload, false)))
+    }
+
     /// Returns the activation and the transition of a result, if the activation can still take the transition.
     fn current_candidate(&self, id: ActivationId, transition: &Name) -> Result<Candidate<'a>, Refusal> {
         let superseded = || Refusal::Superseded { activation: id, what: transition.clone() };
@@ -874,15 +918,22 @@ impl<'a> Decider<'a> {
         call: &ActionCall,
         failure: &Failure,
         retries: u32,
+        first: Option<Timestamp>,
     ) -> Result<Decision, Rejected> {
         let Candidate { transition, activation } =
             self.current_candidate(call.activation, &call.transition)?;
         let retry = &transition.retry;
-        if retry.covers(failure) {
+        // A call that was interrupted may have had its effect, so only its author can allow another attempt.
+        let is_allowed =
+            !transition.is_at_most_once || failure.code != INTERRUPTED || retry.retry_on.is_some();
+        if is_allowed && retry.covers(failure) {
             let earlier = activation.retried.get(&transition.id).copied().unwrap_or_default();
             let number = retries.saturating_add(earlier).saturating_add(1);
-            if let Some(ms) = retry.delay_before(number) {
-                return Ok(Decision::Retry { retry: number, at: self.now.plus_ms(ms) });
+            let delay = retry.jittered_delay(number, self.snapshot.instance_id, activation.id);
+            if let Some(at) = delay.map(|ms| self.now.plus_ms(ms))
+                && retry.is_within_budget(first.unwrap_or(activation.since), at)
+            {
+                return Ok(Decision::Retry { retry: number, at });
             }
         }
         let Some(place) = transition.error_place else {

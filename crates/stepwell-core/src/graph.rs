@@ -201,7 +201,8 @@ fn trigger_kind(on: &TransitionTriggerNode) -> &'static str {
         TransitionTriggerNode::Signal(_) => "signal",
         TransitionTriggerNode::AfterMs(_)
         | TransitionTriggerNode::Until(_)
-        | TransitionTriggerNode::After(_) => "timer",
+        | TransitionTriggerNode::After(_)
+        | TransitionTriggerNode::Backoff(_) => "timer",
     }
 }
 
@@ -212,6 +213,7 @@ fn label(transition: &TransitionNode) -> String {
         TransitionTriggerNode::AfterMs(ms) => format!("after {ms} ms"),
         TransitionTriggerNode::After(expr) => format!("after {}", expr.source()),
         TransitionTriggerNode::Until(expr) => format!("until {}", expr.source()),
+        TransitionTriggerNode::Backoff(_) => "after its backoff".to_owned(),
     };
     if let Some(guard) = &transition.guard {
         let _ = write!(label, " [{}]", text(guard));

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::check::Location;
 use crate::definition::{Definition, PlaceKind};
 use crate::ids::Name;
-use crate::spec::{ActionSpec, Place, Spec, TransitionTrigger, TriggerKind};
+use crate::spec::{ActionSpec, DeliveryGuarantee, Place, Spec, TriggerKind};
 
 /// The features a definition needs. Each lists the transitions or places that need it, in the order of the
 /// definition.
@@ -20,6 +20,8 @@ pub struct Requirements {
     pub events: Vec<Name>,
     /// Transitions whose action is retried after a pause. The host must remember the number of attempts.
     pub retries: Vec<Name>,
+    /// Transitions whose action is executed at most once. The host must remember that it has begun.
+    pub at_most_once: Vec<Name>,
     /// Transitions whose action is a built-in data store action, `store.*` or `links.*`.
     pub store: Vec<Name>,
 }
@@ -27,8 +29,8 @@ pub struct Requirements {
 impl Requirements {
     /// Returns true if the definition needs nothing besides its snapshots.
     pub fn is_empty(&self) -> bool {
-        let Requirements { timers, children, events, retries, store } = self;
-        [timers, children, events, retries, store].into_iter().all(Vec::is_empty)
+        let Requirements { timers, children, events, retries, at_most_once, store } = self;
+        [timers, children, events, retries, at_most_once, store].into_iter().all(Vec::is_empty)
     }
 }
 
@@ -51,6 +53,7 @@ impl Definition {
             let lists = [
                 (&mut needs.timers, transition.on.is_timer()),
                 (&mut needs.retries, transition.retry.attempts > 0),
+                (&mut needs.at_most_once, transition.is_at_most_once),
                 (&mut needs.store, transition.action.as_ref().is_some_and(|action| is_stored(&action.name))),
             ];
             for (list, _) in lists.into_iter().filter(|(_, needed)| *needed) {
@@ -80,14 +83,12 @@ pub(crate) fn needs_durable_run(spec: &Spec) -> Vec<(Location, &'static str)> {
         found.push((Location::Place(name.clone()), what));
     }
     for transition in &spec.transitions {
-        let is_timer = matches!(
-            transition.on,
-            TransitionTrigger::AfterMs(_) | TransitionTrigger::Until(_) | TransitionTrigger::After(_)
-        );
         let is_retried = transition.retry.as_ref().is_some_and(|retry| retry.attempts > 0);
         let needs = [
-            is_timer.then_some("timer or timeout"),
+            transition.on.is_timer().then_some("timer or timeout"),
             is_retried.then_some("retries"),
+            (transition.delivery == DeliveryGuarantee::AtMostOnce)
+                .then_some("call that is made at most once"),
             transition.action.as_ref().and_then(durable_data),
         ];
         let at = || Location::Transition(transition.id.clone());

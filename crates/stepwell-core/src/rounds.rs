@@ -12,6 +12,7 @@ use crate::expr::Budget;
 use crate::frame::{Frame, List, ListId};
 use crate::guard::{VARS, View};
 use crate::ids::Name;
+use crate::join::JoinState;
 use crate::refusal::{DecideError, Failure};
 use crate::save::Save;
 use crate::snapshot::{ActivationStatus, Branch, EntryValue, ForkInstance, ForkInstanceId};
@@ -27,13 +28,6 @@ const PAGE: &str = "page";
 /// Maximum nesting depth of places being entered. Beyond it, an error fails the whole change instead of leading to an
 /// error place.
 const MAX_DEPTH: u32 = 100;
-
-impl JoinNode {
-    /// Returns the number of branches of this fork instance that makes the join fire.
-    pub(crate) fn needed(&self, fork_instance: &ForkInstance) -> u32 {
-        if self.is_all && fork_instance.list.is_some() { fork_instance.branches } else { self.quorum }
-    }
-}
 
 impl DecisionBuilder<'_> {
     /// Leaves the loops and scopes that do not contain the place, and restores the locals that they shadowed.
@@ -422,17 +416,24 @@ impl DecisionBuilder<'_> {
             return self.handle_error(each.error_place, origin, error);
         }
         let total = u32::try_from(list.items().len()).unwrap_or(u32::MAX);
+        let mut opened = ForkInstance {
+            branches: total,
+            list: Some(id),
+            ..ForkInstance::opened(0, name.clone(), &origin)
+        };
+        if let Some(PlaceKind::Join(node)) = join.map(|join| &self.compiled.places[join].kind)
+            && let JoinState::Fails(failure) = node.state(&name, &opened, 0)
+        {
+            return self.handle_error(node.error_place, origin, DecideError::Raised(failure));
+        }
         self.pass_through(&name);
         if total == 0 {
             let Some(join) = join else { return Ok(()) };
             return self.fire_join(join, origin, Vec::new(), event);
         }
         let fork_instance = self.allocate_id();
-        self.next.fork_instances.push(ForkInstance {
-            branches: total,
-            list: Some(id),
-            ..ForkInstance::opened(fork_instance, name, &origin)
-        });
+        opened.id = fork_instance;
+        self.next.fork_instances.push(opened);
         // A branch may start with several activations, so the number of branches started now depends on the
         // activation limit.
         let (most, before) = (self.compiled.limits.activations, self.next.activations.len() as u64);
@@ -492,12 +493,23 @@ impl DecisionBuilder<'_> {
         };
         fork_instance.arrived += 1;
         fork_instance.results.extend(collected.map(|collected| (branch.index, collected)));
-        if fork_instance.arrived < node.needed(fork_instance) {
-            self.to_begin.push_back(branch.fork_instance);
-            return Ok(());
+        let name = &self.compiled.places[place].name;
+        match node.state(name, fork_instance, fork_instance.arrived) {
+            JoinState::Fires => {}
+            JoinState::Open => {
+                self.to_begin.push_back(branch.fork_instance);
+                return Ok(());
+            }
+            JoinState::Fails(failure) if node.error_place.is_none() => {
+                self.stopped = Some(failure);
+                return Ok(());
+            }
+            JoinState::Fails(failure) => {
+                return self.fail_join(node.error_place, (branch, &Map::new()), DecideError::Raised(failure));
+            }
         }
         fork_instance.fired = true;
-        let results = std::mem::take(&mut fork_instance.results).into_values().collect();
+        let results = node.results(fork_instance.branches, std::mem::take(&mut fork_instance.results));
         let after = fork_instance.after();
         // Branches that never started are not waited for. Active branches are, unless they are ended here.
         fork_instance.started = fork_instance.branches;
@@ -532,13 +544,13 @@ impl DecisionBuilder<'_> {
     /// A failure that is neither collected nor passed over is returned as an error if the join has an error place. A
     /// join without an error place treats a failed branch like any other.
     pub(crate) fn result_for_join(
-        &self,
+        &mut self,
         place: PlaceIndex,
         node: &JoinNode,
         origin: &mut Origin,
         event: &Value,
     ) -> Result<Option<Value>, DecideError> {
-        let is_kept = node.ignore_failures || node.collect.as_ref().is_some_and(|collect| collect.settled);
+        let is_kept = node.ignore_failures || node.is_settled();
         if let (EntryValue::Failed(failure), Some(_), false) =
             (&origin.entry_value, node.error_place, is_kept)
         {
@@ -547,6 +559,12 @@ impl DecisionBuilder<'_> {
         let name = &self.compiled.places[place].name;
         let collected =
             node.collect.as_ref().map(|collect| self.collected(name, collect, origin, event)).transpose()?;
+        if node.tolerate.is_some()
+            && let (EntryValue::Failed(_), Some(branch)) = (&origin.entry_value, origin.branch)
+            && let Some(fork_instance) = self.fork_instance_mut(branch.fork_instance)
+        {
+            fork_instance.failed += 1;
+        }
         origin.entry_value = EntryValue::Nothing;
         Ok(collected.flatten())
     }
@@ -568,9 +586,7 @@ impl DecisionBuilder<'_> {
             merge_vars(&mut after, others.map(|one| &one.locals).chain([locals]));
         }
         self.end_branches(id);
-        if let Some(fork_instance) =
-            self.next.fork_instances.iter_mut().find(|fork_instance| fork_instance.id == id)
-        {
+        if let Some(fork_instance) = self.fork_instance_mut(id) {
             fork_instance.fired = true;
         }
         self.handle_error(error_place, after, error)
@@ -589,6 +605,7 @@ impl ForkInstance {
             list: None,
             started: 0,
             arrived: 0,
+            failed: 0,
             results: Default::default(),
             frames: origin.frames.clone(),
             position: origin.position.clone(),

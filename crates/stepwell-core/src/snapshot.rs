@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::definition::{Compiled, Definition, PlaceKind, PlaceNode};
 use crate::frame::{Frame, List, ListId, Lists};
 use crate::ids::{DefinitionHash, Name, RunId};
+use crate::join::JoinState;
 use crate::limits::{LimitExceeded, Limits};
 use crate::refusal::Failure;
 use crate::schema::SchemaViolation;
@@ -197,6 +198,9 @@ pub struct ForkInstance {
     /// Number of branches that have reached the join, for a fork over a list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub arrived: u32,
+    /// Number of branches that reached the join because of an error, if the join tolerates failures.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed: u32,
     /// Results of the branches that have reached the join, if results are collected.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub results: BTreeMap<u32, Value>,
@@ -690,7 +694,7 @@ impl Snapshot {
         }
         let Some(join) = join.map(|join| &compiled.places[join]) else { return };
         let PlaceKind::Join(node) = &join.kind else { return };
-        let (quorum, cancel_rest) = (node.needed(fork_instance), node.cancel_rest);
+        let cancel_rest = node.cancel_rest;
         let arrived = self.arrived(id, &join.name).count() + fork_instance.arrived as usize;
         let branches: BTreeSet<_> =
             self.arrived(id, &join.name).map(|activation| activation.branch).collect();
@@ -706,9 +710,16 @@ impl Snapshot {
             found
                 .push(format!("the join of fork instance {id} has fired and ended the other branches, but the instance is still open"));
         }
-        if !fork_instance.fired && arrived >= quorum as usize {
+        let counted = u32::try_from(arrived).unwrap_or(u32::MAX);
+        if !fork_instance.fired && node.state(&join.name, fork_instance, counted) == JoinState::Fires {
             found.push(format!(
                 "{arrived} branches of fork instance {id} have arrived, but the join has not fired"
+            ));
+        }
+        if !fork_instance.fired && fork_instance.failed > counted {
+            let failed = fork_instance.failed;
+            found.push(format!(
+                "{failed} branches of fork instance {id} have failed, but only {arrived} have arrived"
             ));
         }
     }
@@ -817,6 +828,7 @@ mod tests {
             list: Some(list.clone()),
             started: 3,
             arrived: 1,
+            failed: 1,
             results: [(0, json!(7))].into(),
             frames: vec![Frame {
                 place: "attempt".into(),

@@ -332,8 +332,13 @@ pub struct Join {
     /// If true, a branch that arrives because of an error has no result, and the other branches continue.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ignore_failures: bool,
-    /// The place entered when a branch arrives because of an error; the other branches end. Errors that are collected
-    /// or passed over do not lead there. The place is also entered if the results of the branches cannot be combined.
+    /// The number of branches that may fail. With it, the quorum counts only branches that completed; with
+    /// [`Quorum::All`], the join fires when every branch has ended. If more branches fail, or if the quorum can no
+    /// longer be reached, the join fails at once with `tooManyFailures`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerate: Option<Tolerance>,
+    /// The place entered when a branch arrives because of an error, or when more fail than are tolerated; the other
+    /// branches end. Errors that are collected, passed over or tolerated do not lead there. The place is also entered if the results of the branches cannot be combined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }
@@ -349,6 +354,18 @@ pub enum Quorum {
     Any,
     /// This number of branches.
     N(u32),
+}
+
+/// The number of branches of a join that may fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Tolerance {
+    /// Any number, as long as the quorum can be reached.
+    Any,
+    /// At most this number.
+    Count(u32),
+    /// At most this percentage of the branches, 0 to 100.
+    Percent(u32),
 }
 
 /// A signal that a workflow accepts.
@@ -399,6 +416,24 @@ pub struct Transition {
     /// The effect on the loop position of the activation that takes the transition.
     #[serde(default, rename = "loop", skip_serializing_if = "Option::is_none")]
     pub loop_step: Option<LoopStep>,
+    /// The guarantee for an attempt of the action that a crash interrupts.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub delivery: DeliveryGuarantee,
+    /// If true, a heartbeat restarts the timer of the transition.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub heartbeat: bool,
+}
+
+/// The guarantee for an attempt of an action that a crash interrupts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DeliveryGuarantee {
+    /// The action is executed again.
+    #[default]
+    AtLeastOnce,
+    /// The action is not executed again. The attempt fails with `interrupted`, which is retried only if `retryOn`
+    /// lists it.
+    AtMostOnce,
 }
 
 /// The trigger that fires a transition.
@@ -417,6 +452,34 @@ pub enum TransitionTrigger {
     /// Fires after the duration that this expression gives when the place is entered, as a text with a unit (`PT30S`,
     /// `30s`) or 0.
     After(String),
+    /// Fires after the delay of a retry policy.
+    Backoff(Box<BackoffTimer>),
+}
+
+impl TransitionTrigger {
+    /// Returns true if the trigger is a timer.
+    pub fn is_timer(&self) -> bool {
+        match self {
+            TransitionTrigger::Auto | TransitionTrigger::Signal(_) => false,
+            TransitionTrigger::AfterMs(_)
+            | TransitionTrigger::Until(_)
+            | TransitionTrigger::After(_)
+            | TransitionTrigger::Backoff(_) => true,
+        }
+    }
+}
+
+/// A timer that fires after the delay of a retry policy. Once the budget of the policy is used up, its place cannot be
+/// entered, and the error that the local `error` holds is raised again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BackoffTimer {
+    pub retry: Retry,
+    /// Expression that gives the number of retries made so far.
+    pub tries: String,
+    /// Expression that gives the time of the first attempt, in milliseconds since 1970. Needed with a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
 }
 
 /// An assignment of a value to a path.

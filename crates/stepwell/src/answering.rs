@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use stepwell_core::snapshot::{ActivationId, ActivationStatus};
 use stepwell_core::spec::{Place, Wait};
-use stepwell_core::{Change, Definition, Name, RunId, Snapshot, Timestamp};
+use stepwell_core::{Change, Definition, Failure, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{AuditRow, HandleHash, KeyLifetime, KeyWrite};
 
 use crate::actor::{Actor, Permission};
@@ -20,6 +20,8 @@ use crate::waits::WaitId;
 pub(crate) const SIGNAL: &str = "run.signal";
 pub(crate) const ANSWER: &str = "run.answer";
 pub(crate) const STARTED: &str = "run.start";
+/// Operation of the audit row about a wait that failed.
+const FAILED: &str = "wait.fail";
 /// Operation of the audit row about a signal of a run that may not answer the wait it reached.
 pub(crate) const REFUSED: &str = "signal.refused";
 
@@ -235,6 +237,22 @@ pub(crate) fn signal_audit(
     }
     let operation = if answered.is_some() { ANSWER } else { SIGNAL };
     Some(row(operation, loaded_run.run(), actor, &detail))
+}
+
+/// Returns the audit row of a wait that failed; `None` for the embedding program.
+pub(crate) fn failed_wait_audit(
+    loaded_run: &LoadedRun,
+    activation: ActivationId,
+    failure: &Failure,
+    sender: &Sender,
+) -> Option<AuditRow> {
+    let actor = sender.id()?;
+    let wait = WaitId { run: loaded_run.run(), activation };
+    let mut detail = json!({"wait": wait, "code": failure.code});
+    if let Some(reason) = sender.reason() {
+        detail["reason"] = reason.into();
+    }
+    Some(row(FAILED, loaded_run.run(), actor, &detail))
 }
 
 /// Beginning of the operation under which the first answer to a wait is recorded. The id of the run follows.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use stepwell_core::dispatch::RetryRequest;
+use stepwell_core::dispatch::{INTERRUPTED, RetryRequest};
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{
     ActionCall, ActionResult, Cause, Change, DecideError, Decision, Failure, Input, Rejected, RunId,
@@ -14,7 +14,7 @@ use stepwell_store::{
 };
 
 use crate::answering::{self, Accepted, SIGNAL, STARTED, run_actor};
-use crate::commit_cycle::{CommitFailure, CommittedBy, MAX_ATTEMPTS};
+use crate::commit_cycle::{CommitFailure, CommittedBy, CycleResult, MAX_ATTEMPTS};
 use crate::cx::Staged;
 use crate::data::changes::WRITE;
 use crate::engine::Inner;
@@ -85,11 +85,12 @@ impl RunDriver {
             let is_predicted = staged.is_some_and(|(_, staged)| next.extras.cells != staged.cells);
             let by = CommittedBy::Owner;
             match self.inner.commit_cycle(self.scope, &self.loaded_run, next, &self.in_flight(), by).await {
-                Ok(cycle) => return self.adopt(cycle),
+                Ok(cycle) => return self.adopt_outcome(&outcome, cycle),
                 // Another caller has used the idempotency key meanwhile. Discard this attempt; the next one finds the
                 // recorded result.
                 Err(CommitFailure::Refused(Refused::Done { operation, .. }))
-                    if operation == START || operation == OWN_START || operation == WRITE =>
+                    if !self.is_at_most_once(&outcome.call)
+                        && (operation == START || operation == OWN_START || operation == WRITE) =>
                 {
                     return DriverStep::Plan;
                 }
@@ -120,6 +121,12 @@ impl RunDriver {
         DriverStep::Plan
     }
 
+    /// Adopts the result of the commit that has stored an outcome.
+    fn adopt_outcome(&mut self, outcome: &ActionOutcome, cycle: CycleResult) -> DriverStep {
+        self.begun.remove(&(outcome.call.activation, outcome.call.transition.clone()));
+        self.adopt(cycle)
+    }
+
     fn applier(&self) -> OutcomeApplier<'_> {
         OutcomeApplier { inner: &self.inner, scope: self.scope, loaded_run: &self.loaded_run, before: None }
     }
@@ -131,6 +138,9 @@ impl RunDriver {
             return false;
         };
         let Some(most) = staged.updates.get(operation) else { return false };
+        if self.is_at_most_once(&outcome.call) {
+            return false;
+        }
         let lost = self.lost_updates.entry(outcome.call.activation).or_default();
         *lost += 1;
         let attempt = *lost;
@@ -245,7 +255,11 @@ impl OutcomeApplier<'_> {
         outcome: &ActionOutcome,
         failure: &Failure,
     ) -> Result<Option<PendingCommit>, Failure> {
-        Ok(failed(self.loaded_run, &outcome.call, outcome.message, failure, self.inner.host.now()))
+        let now = self.inner.host.now();
+        let began = Timestamp::from_micros(
+            now.micros().saturating_sub(i64::try_from(outcome.duration_us).unwrap_or(i64::MAX)),
+        );
+        Ok(failed_since(self.loaded_run, &outcome.call, outcome.message, failure, (Some(began), now)))
     }
 
     pub(crate) fn decide(&self, event: &Input) -> Result<Decision, Rejected> {
@@ -338,10 +352,39 @@ pub(crate) fn failed(
     failure: &Failure,
     now: Timestamp,
 ) -> Option<PendingCommit> {
+    failed_since(loaded_run, call, message, failure, (None, now))
+}
+
+/// Builds the commit of an attempt that a crash interrupted and that must not be made again.
+pub(crate) fn interrupted(
+    loaded_run: &LoadedRun,
+    call: &ActionCall,
+    message: Option<u64>,
+    why: &str,
+    now: Timestamp,
+) -> Option<PendingCommit> {
+    let text = format!("{why} after the call of `{}` may have begun; it is made at most once", call.action);
+    let mut next = failed(loaded_run, call, message, &Failure::new(INTERRUPTED, text), now)?;
+    // The interruption is on record as a failed attempt.
+    next.ledger.crashes.remove(&call.activation);
+    Some(next)
+}
+
+/// Builds the commit of a failed attempt that began at this time, if it is known.
+fn failed_since(
+    loaded_run: &LoadedRun,
+    call: &ActionCall,
+    message: Option<u64>,
+    failure: &Failure,
+    (began, now): (Option<Timestamp>, Timestamp),
+) -> Option<PendingCommit> {
     let attempts =
         loaded_run.ledger.of(call.activation).filter(|attempts| attempts.transition == call.transition);
     let retries = attempts.map_or(0, |attempts| attempts.retries);
-    let event = Input::ActionFailed { call: call.clone(), failure: failure.clone(), retries };
+    let lease = attempts.and_then(|attempts| attempts.lease()).map(|lease| lease.since);
+    let first = attempts.and_then(|attempts| attempts.first).or(lease).or(began);
+    let first = first.filter(|_| loaded_run.definition().has_retry_budget(&call.transition));
+    let event = Input::ActionFailed { call: call.clone(), failure: failure.clone(), retries, first };
     let answers = stepwell_core::Answers::none();
     let decision = match dispatch(loaded_run.definition(), &loaded_run.snapshot, &event, &answers, now) {
         Ok(decision) => decision,
@@ -352,6 +395,7 @@ pub(crate) fn failed(
     let attempts = ledger.failed(&RetryRequest::of(call), message, now, failure.clone());
     attempts.manual = false;
     attempts.next = None;
+    attempts.first = first;
     match decision {
         Decision::Change(change) => {
             let stopped = change.stopped.clone();

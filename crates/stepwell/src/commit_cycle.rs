@@ -489,6 +489,7 @@ impl<'a> CommitDraft<'a> {
             ));
             after.snapshot = Arc::new(change.snapshot);
         }
+        after.apply_heartbeats();
         self.states.extend(state);
         self.takes.extend(takes);
         self.extras.extend(extras);
@@ -548,8 +549,9 @@ fn expect_fence(before: &LoadedRun, after: &mut LoadedRun, owner: Ownership, by:
 fn changed_waits(before: &LoadedRun, after: &LoadedRun) -> (Vec<StoredWait>, Vec<u64>, Vec<Name>) {
     let has_waits = before.workflow.has_waits || after.workflow.has_waits;
     let has_tasks = before.ledger.has_queued_tasks() || after.ledger.has_queued_tasks();
-    let is_same =
-        Arc::ptr_eq(&before.snapshot, &after.snapshot) && before.ledger.claims == after.ledger.claims;
+    let is_same = Arc::ptr_eq(&before.snapshot, &after.snapshot)
+        && before.ledger.claims == after.ledger.claims
+        && before.ledger.heartbeats == after.ledger.heartbeats;
     if !has_tasks && (!has_waits || is_same) {
         return (Vec::new(), Vec::new(), Vec::new());
     }

@@ -106,8 +106,8 @@ pub enum EngineError {
     },
     /// The wait accepts one answer and already has it.
     #[error(
-        "wait {wait} of run {run} was already answered with `{}` at {}{}",
-        first.signal,
+        "wait {wait} of run {run} {} at {}{}",
+        first.verb(),
         first.at,
         first.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default()
     )]

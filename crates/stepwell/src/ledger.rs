@@ -44,6 +44,9 @@ pub struct Ledger {
     /// Time at which each wait last fetched earlier events.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) events_fetched_at: BTreeMap<ActivationId, Timestamp>,
+    /// Time of the last heartbeat of each wait. It restarts the timers of the snapshot, which stays unchanged.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) heartbeats: BTreeMap<ActivationId, Timestamp>,
     /// The waits that a person has claimed. A claim lapses by time alone.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) claims: BTreeMap<ActivationId, WaitClaim>,
@@ -61,6 +64,7 @@ impl Default for Ledger {
             child: None,
             cancelling: Vec::new(),
             events_fetched_at: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
             claims: BTreeMap::new(),
         }
     }
@@ -105,6 +109,9 @@ pub struct Attempts {
     /// Number of retries made or planned under the current policy. A manual retry resets it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retries: u32,
+    /// Start of the first attempt. Only recorded if the policy has a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<Timestamp>,
     /// Time of the next attempt; `None` = no automatic retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
@@ -262,6 +269,7 @@ impl Ledger {
         self.events_fetched_at.retain(|activation, _| snapshot.activation(*activation).is_some());
         let waits = |id| snapshot.activation(id).is_some_and(|one| one.status == ActivationStatus::Waiting);
         self.claims.retain(|activation, _| waits(*activation));
+        self.heartbeats.retain(|activation, _| waits(*activation));
     }
 
     /// Returns the claim on a wait that has not lapsed.
@@ -332,6 +340,7 @@ impl Attempts {
             answers: None,
             failed: 0,
             retries: 0,
+            first: None,
             next: None,
             manual: false,
             queued: None,
@@ -380,6 +389,7 @@ mod tests {
             answers: Some(activation),
             failed: 2,
             retries: 1,
+            first: Some(at),
             next: Some(at.plus_ms(5_000)),
             manual: true,
             queued,
@@ -413,6 +423,7 @@ mod tests {
             child: Some(ChildNote { waits_on_failure: true, parent_notified: true }),
             cancelling: vec![PendingCancellation { parent: RunId::nil(), from: Some("cursor".to_owned()) }],
             events_fetched_at: [(5, at)].into(),
+            heartbeats: [(6, at)].into(),
             claims: [(6, claim)].into(),
         };
         let written = ledger.write().expect("it differs from the default");

@@ -87,7 +87,7 @@ pub use start::{Start, Started};
 pub use stepwell_core as core;
 pub use stepwell_store as store;
 pub use timeline::{TimelineItem, TimelinePage};
-pub use waits::{AnswerWait, ListWaits, OpenWaitRow, WaitId};
+pub use waits::{AnswerWait, FailWait, ListWaits, OpenWaitRow, WaitId};
 
 /// Returns a new run id. Ids sort by their time of creation.
 pub fn new_run_id() -> stepwell_core::RunId {

@@ -57,7 +57,20 @@ impl LoadedRun {
             root: loaded.root,
         };
         loaded_run.count_crashes();
+        loaded_run.apply_heartbeats();
         Ok(loaded_run)
+    }
+
+    /// Restarts the timers of the waits that had a heartbeat. The stored snapshot keeps the times at which its places
+    /// were entered, so that a heartbeat is no new version.
+    pub(crate) fn apply_heartbeats(&mut self) {
+        if self.ledger.heartbeats.is_empty() {
+            return;
+        }
+        let snapshot = Arc::make_mut(&mut self.snapshot);
+        for (wait, at) in &self.ledger.heartbeats {
+            snapshot.restart_heartbeat(&self.workflow.definition, *wait, *at);
+        }
     }
 
     /// Decodes the state that the commit has written, including the results that were filled into it.
@@ -67,6 +80,7 @@ impl LoadedRun {
             state.restore_list(id.clone(), list.clone());
         }
         self.snapshot = Arc::new(state);
+        self.apply_heartbeats();
         Ok(())
     }
 
@@ -89,6 +103,20 @@ impl LoadedRun {
         }
     }
 
+    /// Counts the calls that are made at most once and may have begun under a lost driver like calls that a crash
+    /// interrupted.
+    pub(crate) fn count_begun_calls(&mut self) {
+        let transitions = &self.definition().spec().transitions;
+        let is_once = |place: &Name| {
+            transitions.iter().any(|one| one.from == *place && self.definition().is_at_most_once(&one.id))
+        };
+        let begun = self.snapshot.activations().iter().filter(|one| is_once(&one.place) && self.may_act(one));
+        let begun: Vec<_> = begun.map(|activation| activation.id).collect();
+        for activation in begun {
+            self.ledger.crashes.entry(activation).or_insert(1);
+        }
+    }
+
     /// Returns true if an action may be running for this activation: an automatic one, or one whose trigger has
     /// arrived.
     fn may_act(&self, activation: &Activation) -> bool {
@@ -107,7 +135,10 @@ impl LoadedRun {
         out.filter(|transition| transition.action.is_some()).any(|transition| match &transition.on {
             TransitionTrigger::Auto => activation.status == ActivationStatus::Active,
             TransitionTrigger::Signal(name) => came(name),
-            TransitionTrigger::AfterMs(_) | TransitionTrigger::Until(_) | TransitionTrigger::After(_) => {
+            TransitionTrigger::AfterMs(_)
+            | TransitionTrigger::Until(_)
+            | TransitionTrigger::After(_)
+            | TransitionTrigger::Backoff(_) => {
                 activation.timers.iter().any(|timer| timer.transition == transition.id)
             }
         })

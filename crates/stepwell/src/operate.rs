@@ -670,6 +670,7 @@ fn retry(mut ledger: Ledger, now: stepwell_core::Timestamp) -> Option<PendingCom
         attempts.next = Some(now);
         attempts.manual = true;
         attempts.retries = 0;
+        attempts.first = None;
     }
     Some(PendingCommit::note(ledger))
 }

@@ -16,7 +16,7 @@ use stepwell_core::{
 use stepwell_store::{AuditRow, Status};
 
 use crate::answering::{Accepted, REFUSED, run_actor, wait_of};
-use crate::apply_outcome::failed;
+use crate::apply_outcome::{failed, interrupted};
 use crate::engine::Options;
 use crate::events::ask::must_fetch_events;
 use crate::inbox::{InboxMessage, MessageBody};
@@ -207,6 +207,9 @@ impl Planner<'_> {
     /// Handles an expired lease: the task goes back to the queue, or the run stops if that has happened `max_crashes`
     /// times.
     fn lease_expired(&self, attempts: &Attempts, call: &ActionCall) -> NextStep {
+        if self.is_at_most_once(call) {
+            return self.interrupted(call, attempts.message, "the worker's lease expired");
+        }
         let mut ledger = self.loaded_run.ledger.clone();
         let expired_leases = ledger.crashes.entry(attempts.activation).or_default();
         *expired_leases = expired_leases.saturating_add(1);
@@ -452,6 +455,9 @@ impl Planner<'_> {
 
     fn act(&self, call: ActionCall, message: Option<u64>) -> NextStep {
         let crashes = self.loaded_run.ledger.crashes.get(&call.activation).copied().unwrap_or(0);
+        if crashes > 0 && self.is_at_most_once(&call) {
+            return self.interrupted(&call, message, "a process crashed");
+        }
         if crashes >= self.options.max_crashes {
             let who = format!("the process crashed {crashes} times");
             return self.crashed(self.loaded_run.ledger.clone(), &call, message, &who);
@@ -461,6 +467,16 @@ impl Planner<'_> {
         }
         let attempt = attempt_of(self.loaded_run, &call);
         NextStep::RunAction(Box::new(PlannedAction { call, message, attempt }))
+    }
+
+    fn is_at_most_once(&self, call: &ActionCall) -> bool {
+        self.loaded_run.definition().is_at_most_once(&call.transition)
+    }
+
+    /// Fails an attempt that may have begun and must not begin again.
+    fn interrupted(&self, call: &ActionCall, message: Option<u64>, why: &str) -> NextStep {
+        let next = interrupted(self.loaded_run, call, message, why, self.now);
+        commit_step(next.unwrap_or_else(|| self.forget_attempts(call.activation)))
     }
 
     /// Queues the action for a remote worker; the run is idle meanwhile.

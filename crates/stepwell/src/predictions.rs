@@ -45,8 +45,12 @@ impl OutcomeApplier<'_> {
             return false;
         }
         let spec = definition.spec();
-        let is_timed =
-            |on: &TransitionTrigger| matches!(on, TransitionTrigger::Until(_) | TransitionTrigger::After(_));
+        let is_timed = |on: &TransitionTrigger| {
+            matches!(
+                on,
+                TransitionTrigger::Until(_) | TransitionTrigger::After(_) | TransitionTrigger::Backoff(_)
+            )
+        };
         let has_timers = || spec.transitions.iter().any(|one| is_timed(&one.on));
         let decided = || self.decide(event);
         self.before.is_some()

@@ -78,7 +78,7 @@ impl Inner {
             return Ok(SignalPreview::repeated(answer_of(key, &answer)?));
         }
         let event = signal.event(&payload);
-        let asked = AskedSignal { event: &event, is_strict: signal.is_strict(), sender: signal.sender() };
+        let asked = AskedSignal::new(&event, signal, &payload);
         let decided = match self.decide_signal(&loaded_run, &asked).await {
             Ok(decided) => decided,
             Err(refused) => {

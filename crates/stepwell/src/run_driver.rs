@@ -1,7 +1,7 @@
 //! Drives a run that this process owns: commits what can be decided, runs due actions, and releases the run when
 //! nothing is left to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
@@ -11,11 +11,12 @@ use std::task::Poll;
 use futures_util::future::{AbortHandle, Abortable, FutureExt};
 use serde_json::Value;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{ActionCall, Cause, Failure, RunId, Timestamp};
+use stepwell_core::{ActionCall, Cause, Failure, Name, RunId, Timestamp};
 use stepwell_store::{Page, ProcessId, RunQuery, RunSummary, Status, StoreError, TenantScope};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
+use crate::apply_outcome::interrupted;
 use crate::commit_cycle::{CommitFailure, CommittedBy, CycleResult};
 use crate::concurrency::Permit;
 use crate::cx::{Cx, Staged, StateLocation};
@@ -65,6 +66,8 @@ pub(crate) struct RunDriver {
     pause_ms: u64,
     /// Time at which the next step was planned.
     planned_at: Timestamp,
+    /// Calls that are made at most once, have begun here, and whose outcome is not committed.
+    pub(crate) begun: BTreeSet<(ActivationId, Name)>,
     /// Number of consecutive updates per action that lost to a concurrent write.
     pub(crate) lost_updates: BTreeMap<ActivationId, u32>,
     _permit: Option<Permit>,
@@ -119,6 +122,7 @@ impl RunDriver {
             notification,
             pause_ms: 0,
             planned_at,
+            begun: BTreeSet::new(),
             lost_updates: BTreeMap::new(),
             _permit: permit,
         }
@@ -135,6 +139,7 @@ impl RunDriver {
             if self.inner.is_abandoned() {
                 // The grace period is over: abort running actions, so that the run can be released.
                 self.abort_actions();
+                self.record_interruptions();
             }
             self.inner.record_activity();
             let now = self.inner.host.now();
@@ -181,6 +186,9 @@ impl RunDriver {
     async fn launch(&mut self, act: PlannedAction) -> DriverStep {
         let PlannedAction { call, message, attempt } = act;
         let activation = call.activation;
+        if self.is_at_most_once(&call) && !self.begun.insert((activation, call.transition.clone())) {
+            return self.interrupt(&call, message).await;
+        }
         let known = InFlightAction { message, is_automatic: call.cause == Cause::Auto };
         let location = if self.inner.is_stateless { StateLocation::Nowhere } else { StateLocation::Durable };
         let mut action = Box::pin(spawn_action(
@@ -208,6 +216,32 @@ impl RunDriver {
             }
         }));
         DriverStep::Plan
+    }
+
+    pub(crate) fn is_at_most_once(&self, call: &ActionCall) -> bool {
+        self.loaded_run.definition().is_at_most_once(&call.transition)
+    }
+
+    /// Fails a call that has begun here and whose outcome was lost.
+    async fn interrupt(&mut self, call: &ActionCall, message: Option<u64>) -> DriverStep {
+        let now = self.inner.host.now();
+        let next = interrupted(&self.loaded_run, call, message, "the outcome was not stored", now);
+        let Some(next) = next else { return DriverStep::Plan };
+        let by = CommittedBy::Owner;
+        match self.inner.commit_cycle(self.scope, &self.loaded_run, next, &self.in_flight(), by).await {
+            Ok(cycle) => {
+                self.begun.remove(&(call.activation, call.transition.clone()));
+                self.adopt(cycle)
+            }
+            Err(failure) => self.commit_failed(failure).await,
+        }
+    }
+
+    /// Counts aborted calls that are made at most once like crashes, so that the next commit of the run records them.
+    fn record_interruptions(&mut self) {
+        for (activation, _) in std::mem::take(&mut self.begun) {
+            self.loaded_run.ledger.crashes.entry(activation).or_insert(1);
+        }
     }
 
     /// Fetches the earlier events for a wait and commits the result.

@@ -264,10 +264,11 @@ async fn find_waiting(
 /// run's fence and revision: it has no effect if a driver has started meanwhile.
 async fn release_undriven(inner: &Inner, scope: TenantScope, loaded: Loaded) {
     let (run, head) = (loaded.head.run, loaded.head.clone());
-    let loaded_run = match inner.build_loaded_run(scope, loaded.clone()).await {
+    let mut loaded_run = match inner.build_loaded_run(scope, loaded.clone()).await {
         Ok(loaded_run) => loaded_run,
         Err(error) => return inner.unreadable(scope, loaded, &error).await,
     };
+    loaded_run.count_begun_calls();
     // The next owner gets this fence. No process has crashed.
     let ledger = Ledger { fence: head.fence + 1, ..loaded_run.ledger };
     let now = inner.host.now();

@@ -10,18 +10,19 @@ use sha2::{Digest, Sha256};
 use stepwell_core::dispatch::RetryRequest;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{
-    ActionCall, Change, Decision, Definition, Input, Name, Refusal, Rejected, RunId, Timestamp, dispatch,
+    ActionCall, Change, Decision, Definition, Failure, Input, Name, Refusal, Rejected, RunId, Timestamp,
+    dispatch,
 };
 use stepwell_store::{KeyLifetime, KeyWrite, Record, RecordQuery, Recorded, Refused, TenantScope};
 
 use crate::actor::Actor;
-use crate::answering::{Accepted, Sender, is_restricted, may_answer, signal_audit};
+use crate::answering::{Accepted, Sender, failed_wait_audit, is_restricted, may_answer, signal_audit};
 use crate::commit_cycle::{CommitFailure, MAX_ATTEMPTS};
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
 use crate::idempotent::Idempotent;
 use crate::inbox::MessageBody;
-use crate::ledger::Attempts;
+use crate::ledger::{Attempts, Stopped};
 use crate::loaded_run::{CommitExtras, LoadedRun, PendingCommit, activations_moved_by};
 use crate::registry::refuse_own;
 use crate::start::{self, START, Start, Started};
@@ -29,6 +30,9 @@ use crate::start::{self, START, Start, Started};
 /// The reason for refusing a signal that the run could otherwise consume.
 const EARLIER_INPUT_FIRST: &str =
     "an earlier input is still being processed, and this signal must not be buffered";
+
+/// Name under which the failure of a wait is recorded as its answer.
+pub(crate) const FAIL: &str = "__fail";
 
 /// A signal to a run.
 #[derive(Debug, Clone)]
@@ -45,18 +49,30 @@ pub struct Signal {
     sender: Sender,
     /// The reason for answering in place of the answerers.
     reason: Option<String>,
+    /// The error with which the wait fails, instead of being answered.
+    failure: Option<Failure>,
 }
 
 /// The first answer to a wait, as shown to a caller who answers later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstAnswer {
-    /// Name of the signal.
+    /// Name of the signal; `__fail` if the wait has failed.
     pub signal: Name,
     /// Id of the sender, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// Time of the answer.
     pub at: Timestamp,
+}
+
+impl FirstAnswer {
+    /// Returns what happened to the wait, as part of a sentence.
+    pub(crate) fn verb(&self) -> String {
+        match self.signal.as_str() {
+            FAIL => "has already failed".to_owned(),
+            signal => format!("was already answered with `{signal}`"),
+        }
+    }
 }
 
 /// The outcome of a signal.
@@ -82,7 +98,15 @@ impl Signal {
             wait: None,
             sender: Sender::Program,
             reason: None,
+            failure: None,
         }
+    }
+
+    /// Creates the input that fails a wait.
+    pub(crate) fn failing(wait: ActivationId, failure: Failure) -> Self {
+        let payload = serde_json::to_value(&failure).map_err(|error| error.to_string());
+        let (wait, failure) = (Some(wait), Some(failure));
+        Signal { payload, wait, failure, ..Signal::new(FAIL) }
     }
 
     /// Creates a signal from the engine to one of its own runs.
@@ -159,6 +183,9 @@ impl Signal {
     }
 
     pub(crate) fn event(&self, payload: &Value) -> Input {
+        if let (Some(activation), Some(failure)) = (self.wait, &self.failure) {
+            return Input::WaitFailed { activation, failure: failure.clone() };
+        }
         let (signal, payload) = (self.name.clone(), payload.clone());
         match self.wait {
             Some(activation) => Input::Answered { activation, signal, payload },
@@ -206,21 +233,28 @@ impl Signal {
 
 /// A signal or an answer to decide on.
 pub(crate) struct AskedSignal<'a> {
-    /// The input of the decision: [`Input::Signalled`] or [`Input::Answered`].
+    /// The input of the decision: [`Input::Signalled`], [`Input::Answered`] or [`Input::WaitFailed`].
     pub(crate) event: &'a Input,
+    pub(crate) signal: &'a Name,
+    pub(crate) payload: &'a Value,
     /// The signal must not be buffered.
     pub(crate) is_strict: bool,
     pub(crate) sender: &'a Sender,
 }
 
-impl AskedSignal<'_> {
+impl<'a> AskedSignal<'a> {
+    pub(crate) fn new(event: &'a Input, signal: &'a Signal, payload: &'a Value) -> Self {
+        let (is_strict, sender) = (signal.is_strict(), &signal.sender);
+        AskedSignal { event, signal: &signal.name, payload, is_strict, sender }
+    }
+
     /// Returns the name, the payload and the wait of the signal.
     fn parts(&self) -> (&Name, &Value, Option<ActivationId>) {
-        match self.event {
-            Input::Signalled { signal, payload } => (signal, payload, None),
-            Input::Answered { activation, signal, payload } => (signal, payload, Some(*activation)),
-            other => unreachable!("only signals and answers are decided here: {other:?}"),
-        }
+        let wait = match self.event {
+            Input::Answered { activation, .. } | Input::WaitFailed { activation, .. } => Some(*activation),
+            _ => None,
+        };
+        (self.signal, self.payload, wait)
     }
 
     /// Returns true if the signal must not be buffered. A caller's signal for a wait with answerers never is.
@@ -233,13 +267,30 @@ impl AskedSignal<'_> {
     fn changing(&self, change: Box<Change>, loaded_run: &LoadedRun, now: Timestamp) -> PendingCommit {
         let (signal, payload, wait) = self.parts();
         let stopped = change.stopped.clone();
-        let audit = signal_audit(loaded_run, Some(&change), signal, self.sender);
+        let audit = match self.event {
+            Input::WaitFailed { activation, failure } => {
+                failed_wait_audit(loaded_run, *activation, failure, self.sender)
+            }
+            _ => signal_audit(loaded_run, Some(&change), signal, self.sender),
+        };
         let mut next = PendingCommit::change(change, loaded_run);
-        next.ledger.stopped =
-            stopped.map(|error| crate::ledger::Stopped { at: now, error, activation: None });
+        next.ledger.stopped = stopped.map(|error| Stopped { at: now, error, activation: None });
         let by = self.sender.id();
         Accepted { signal, payload, wait, by: by.as_deref(), at: now }.record_in(loaded_run, &mut next);
         next.extras.audit.extend(audit);
+        next
+    }
+
+    /// Returns the commit of a failed wait that nothing handles: the run stops with the error. The wait stays open, so
+    /// that it can be answered after an operator has retried the run.
+    fn stopping(&self, error: &Failure, loaded_run: &LoadedRun, now: Timestamp) -> PendingCommit {
+        let (_, _, wait) = self.parts();
+        let mut ledger = loaded_run.ledger.clone();
+        ledger.stopped = Some(Stopped { at: now, error: error.clone(), activation: None });
+        let mut next = PendingCommit::note(ledger);
+        next.extras
+            .audit
+            .extend(wait.and_then(|wait| failed_wait_audit(loaded_run, wait, error, self.sender)));
         next
     }
 
@@ -303,7 +354,7 @@ impl Inner {
                 refuse_own(loaded_run.definition().name(), run)?;
             }
             let event = signal.event(&payload);
-            let asked = AskedSignal { event: &event, is_strict: signal.is_strict(), sender: &signal.sender };
+            let asked = AskedSignal::new(&event, signal, &payload);
             let value = match self.decide_signal(&loaded_run, &asked).await {
                 Ok(Some(next)) => self.take(scope, &loaded_run, next, signal, &payload).await,
                 _ if is_left => continue,
@@ -422,6 +473,7 @@ impl Inner {
         let answered: Vec<ActivationId> = match &decided {
             Ok(Decision::Change(change)) => activations_moved_by(&loaded_run.snapshot, change).collect(),
             Ok(Decision::Act(call)) => vec![call.activation],
+            Ok(Decision::Stop(_)) => asked.parts().2.into_iter().collect(),
             _ => Vec::new(),
         };
         answered.into_iter().try_for_each(|wait| may_answer(loaded_run, wait, sender, now))?;
@@ -451,7 +503,11 @@ impl Inner {
                 }
                 Ok(Some(asked.starting(&call, loaded_run, now)))
             }
-            Ok(Decision::Retry { .. } | Decision::Stop(_)) => Ok(None),
+            Ok(Decision::Stop(_)) if asked.parts().2.is_some_and(|wait| loaded_run.is_engaged(wait, now)) => {
+                later(EARLIER_INPUT_FIRST)
+            }
+            Ok(Decision::Stop(error)) => Ok(Some(asked.stopping(&error, loaded_run, now))),
+            Ok(Decision::Retry { .. }) => Ok(None),
             Err(Rejected::Refused(Refusal::NoActiveSource { .. })) if !strict => Ok(None),
             Err(rejected) => Err(rejected.into()),
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -9,7 +10,7 @@ use serde_json::{Map, Value, json};
 use stepwell_core::graph::{OpenWait, WaitKind, open_waits};
 use stepwell_core::schema::Schema;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{Answerer, Name, Refusal, RunId, Timestamp};
+use stepwell_core::{Answerer, Failure, Name, Refusal, RunId, Timestamp};
 use stepwell_store::{
     BadRow, Page, Record, RecordQuery, Recorded, StoredWait, TenantScope, WaitFilter, WaitQuery, WaitRow,
 };
@@ -209,6 +210,24 @@ pub struct AnswerWait {
     pub key: Option<String>,
 }
 
+/// The failure of a wait, instead of an answer.
+#[derive(Debug, Clone)]
+pub struct FailWait {
+    /// The error with which the step fails.
+    pub failure: Failure,
+    /// The reason for failing the wait of others, which needs `workflow:admin`.
+    pub reason: Option<String>,
+    /// Idempotency key, valid for the life of the run.
+    pub key: Option<String>,
+}
+
+impl FailWait {
+    /// Creates the failure of a wait.
+    pub fn new(failure: Failure) -> Self {
+        FailWait { failure, reason: None, key: None }
+    }
+}
+
 impl Engine {
     /// Lists open waits in the order of their due time. With `workflow:answer` alone, callers see only the waits that
     /// name them or one of their roles.
@@ -272,17 +291,9 @@ impl Engine {
 
     /// Answers a wait. A second answer is refused, and the error names the first.
     pub async fn answer_wait(&self, id: WaitId, answer: AnswerWait) -> Result<Idempotent<()>, EngineError> {
-        self.permit_any(&[Permission::Answer, Permission::Manage, Permission::Admin])?;
-        let (inner, scope) = (&self.inner, self.scope());
-        let loaded_run = match inner.load(scope, id.run).await {
-            Err(EngineError::NoRun(_)) => return Err(EngineError::NoWait(id)),
-            loaded => loaded?,
+        let Some((_, wait)) = self.answerable(id, answer.reason.as_deref()).await? else {
+            return self.answered_before(id, answer).await;
         };
-        refuse_own(loaded_run.definition().name(), id.run)?;
-        let open = open_waits(loaded_run.definition(), &loaded_run.snapshot);
-        let open = open.into_iter().find(|wait| wait.activation == id.activation);
-        let Some(wait) = open else { return self.answered_before(id, answer).await };
-        self.permit_answer(&loaded_run, &wait, answer.reason.as_deref())?;
         let outcome = chosen_outcome(id, &wait, answer.outcome.as_ref())?;
         let form = wait.form.as_ref().and_then(|form| Schema::compile(form).ok());
         let violations = form.map(|form| form.check(&answer.input)).unwrap_or_default();
@@ -290,7 +301,7 @@ impl Engine {
             return Err(Refusal::InvalidPayload { signal: outcome, violations }.into());
         }
         let signal = self.answer_signal(id, &answer, outcome);
-        let done = match inner.signal(scope, id.run, &signal).await {
+        let done = match self.inner.signal(self.scope(), id.run, &signal).await {
             // Another answer was taken meanwhile, and the wait has no record of it.
             Err(EngineError::Refused(Refusal::NoActiveSource { .. } | Refusal::Terminal)) => {
                 Err(EngineError::NoWait(id))
@@ -310,11 +321,15 @@ impl Engine {
     async fn answered_before(&self, id: WaitId, answer: AnswerWait) -> Result<Idempotent<()>, EngineError> {
         let first = self.inner.first_answer(self.scope(), id).await?.ok_or(EngineError::NoWait(id))?;
         let outcome = answer.outcome.clone().unwrap_or(first.signal);
-        let signal = self.answer_signal(id, &answer, outcome);
+        self.repeated(id, &self.answer_signal(id, &answer, outcome)).await
+    }
+
+    /// Returns the result of the same request if it was made before.
+    async fn repeated(&self, id: WaitId, signal: &Signal) -> Result<Idempotent<()>, EngineError> {
         let payload = signal.payload()?;
         let key = signal.key(id.run, &payload, Signalled::Consumed);
         let refused = EngineError::NoWait(id);
-        let done = self.inner.resolve_refusal(self.scope(), id.run, &signal, &payload, key.as_ref(), refused);
+        let done = self.inner.resolve_refusal(self.scope(), id.run, signal, &payload, key.as_ref(), refused);
         Ok(done.await?.map(|_: Signalled| ()))
     }
 
@@ -335,6 +350,72 @@ impl Engine {
             true => Ok(()),
             false => self.permit(permissions[0]),
         }
+    }
+
+    /// Fails a wait: its step fails with this error, which its `retry` and error handlers see. It needs the permission
+    /// to answer the wait. The failure counts as the answer, so that a later answer is refused. If nothing handles the
+    /// error, the run stops with it, and the wait can be answered after the run was retried.
+    pub async fn fail_wait(&self, id: WaitId, fail: FailWait) -> Result<Idempotent<()>, EngineError> {
+        check_failure(&fail.failure)?;
+        let reason = fail.reason.as_deref();
+        let open = self.answerable(id, reason).await?;
+        let signal = Signal::failing(id.activation, fail.failure);
+        let signal = fail.reason.into_iter().fold(signal, Signal::reason);
+        let signal = fail.key.into_iter().fold(signal, Signal::id).by(self.shared_actor());
+        if open.is_none() {
+            return self.repeated(id, &signal).await;
+        }
+        let done = match self.inner.signal(self.scope(), id.run, &signal).await {
+            Err(EngineError::Refused(Refusal::NoActiveSource { .. } | Refusal::Terminal)) => {
+                Err(EngineError::NoWait(id))
+            }
+            done => done,
+        };
+        Ok(done?.map(|_: Signalled| ()))
+    }
+
+    /// Records a heartbeat of a wait, and returns the time at which the next one is due. The timeout of the whole wait
+    /// stays. It needs the permission to answer the wait.
+    pub async fn heartbeat_wait(&self, id: WaitId, reason: Option<String>) -> Result<Timestamp, EngineError> {
+        for _ in 0..MAX_ATTEMPTS {
+            let Some((loaded_run, _)) = self.answerable(id, reason.as_deref()).await? else {
+                return Err(self.closed(id).await?);
+            };
+            if let Some(due) = self.inner.beat(self.scope(), &loaded_run, id).await? {
+                return Ok(due);
+            }
+        }
+        Err(EngineError::Contended { run: id.run, attempts: MAX_ATTEMPTS })
+    }
+
+    /// Loads the run of a wait that the caller may answer. `None`: the wait is no longer open.
+    async fn answerable(
+        &self,
+        id: WaitId,
+        reason: Option<&str>,
+    ) -> Result<Option<(LoadedRun, OpenWait)>, EngineError> {
+        self.permit_any(&[Permission::Answer, Permission::Manage, Permission::Admin])?;
+        let loaded_run = match self.inner.load(self.scope(), id.run).await {
+            Err(EngineError::NoRun(_)) => return Err(EngineError::NoWait(id)),
+            loaded => loaded?,
+        };
+        refuse_own(loaded_run.definition().name(), id.run)?;
+        let open = open_waits(loaded_run.definition(), &loaded_run.snapshot);
+        let Some(wait) = open.into_iter().find(|wait| wait.activation == id.activation) else {
+            return Ok(None);
+        };
+        if !matches!(wait.kind, WaitKind::Task | WaitKind::Signal) {
+            return Err(not_for_people(id));
+        }
+        self.permit_answer(&loaded_run, &wait, reason)?;
+        Ok(Some((loaded_run, wait)))
+    }
+
+    /// Returns the error for a wait that is no longer open. It names the answer.
+    async fn closed(&self, id: WaitId) -> Result<EngineError, EngineError> {
+        let first = self.inner.first_answer(self.scope(), id).await?;
+        let answered = |first| EngineError::AlreadyAnswered { run: id.run, wait: id.activation, first };
+        Ok(first.map_or(EngineError::NoWait(id), answered))
     }
 
     /// Claims a wait: until the claim lapses or is released, only the caller may answer. Claiming it again extends the
@@ -378,26 +459,11 @@ impl Engine {
         reason: Option<String>,
         claim: impl Fn(Timestamp) -> Option<WaitClaim>,
     ) -> Result<Option<WaitClaim>, EngineError> {
-        self.permit_any(&[Permission::Answer, Permission::Manage, Permission::Admin])?;
         let (inner, scope) = (&self.inner, self.scope());
         for _ in 0..MAX_ATTEMPTS {
-            let loaded_run = match inner.load(scope, id.run).await {
-                Err(EngineError::NoRun(_)) => return Err(EngineError::NoWait(id)),
-                loaded => loaded?,
+            let Some((loaded_run, _)) = self.answerable(id, reason.as_deref()).await? else {
+                return Err(self.closed(id).await?);
             };
-            refuse_own(loaded_run.definition().name(), id.run)?;
-            let open = open_waits(loaded_run.definition(), &loaded_run.snapshot);
-            let open = open.into_iter().find(|wait| wait.activation == id.activation);
-            let Some(wait) = open else {
-                let first = inner.first_answer(scope, id).await?;
-                let answered =
-                    |first| EngineError::AlreadyAnswered { run: id.run, wait: id.activation, first };
-                return Err(first.map_or(EngineError::NoWait(id), answered));
-            };
-            if !matches!(wait.kind, WaitKind::Task | WaitKind::Signal) {
-                return Err(not_for_people(id));
-            }
-            self.permit_answer(&loaded_run, &wait, reason.as_deref())?;
             let (now, mut ledger) = (self.now(), loaded_run.ledger.clone());
             let claim = claim(now);
             let had = match &claim {
@@ -434,6 +500,37 @@ pub struct WaitClaimed {
 }
 
 impl Inner {
+    /// Commits a heartbeat of a wait, and returns the time at which the next one is due. `None`: the run has changed
+    /// since it was loaded.
+    pub(crate) async fn beat(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        loaded_run: &LoadedRun,
+        id: WaitId,
+    ) -> Result<Option<Timestamp>, EngineError> {
+        let now = self.host.now();
+        let Some(due) = loaded_run.snapshot.heartbeat_due(loaded_run.definition(), id.activation) else {
+            let why = format!("wait {id} takes no heartbeats: set `heartbeat` of its step");
+            return Err(EngineError::Invalid(why));
+        };
+        if loaded_run.is_stopped() || due <= now {
+            let why = match due <= now {
+                true => format!("the heartbeat of wait {id} was due at {due}"),
+                false => "a run that has stopped takes no heartbeats".to_owned(),
+            };
+            return Err(EngineError::WrongStatus { run: id.run, status: loaded_run.head.status, why });
+        }
+        let mut after = loaded_run.clone();
+        after.ledger.heartbeats.insert(id.activation, now);
+        after.apply_heartbeats();
+        let due = after.snapshot.heartbeat_due(after.definition(), id.activation).unwrap_or(due);
+        match self.commit_and_drive(scope, loaded_run, PendingCommit::note(after.ledger)).await {
+            Ok(()) => Ok(Some(due)),
+            Err(CommitFailure::Moved) => Ok(None),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
     /// Reads an open wait of a run.
     async fn open_wait_row(&self, scope: TenantScope, id: WaitId) -> Result<OpenWaitRow, EngineError> {
         let cursor = id.activation.checked_sub(1).map(|before| format!("{}:{before}", id.run));
@@ -472,6 +569,23 @@ fn may_see(actor: &Actor, wait: &OpenWaitRow) -> Result<(), EngineError> {
     }
     let (actor, answerers) = (actor.id.clone(), wait.answerers.clone());
     Err(EngineError::NotAnAnswerer { actor, wait: wait.id, answerers })
+}
+
+/// Maximum length of the code and the message of a failed wait, in characters.
+const MAX_CODE: usize = 100;
+const MAX_MESSAGE: usize = 2_000;
+
+/// Checks the error with which a wait fails.
+pub(crate) fn check_failure(failure: &Failure) -> Result<(), EngineError> {
+    let (code, message) = (failure.code.chars().count(), failure.message.chars().count());
+    let why = if code == 0 || code > MAX_CODE {
+        format!("`code` must have 1 to {MAX_CODE} characters (got {code})")
+    } else if message > MAX_MESSAGE {
+        format!("`message` must have at most {MAX_MESSAGE} characters (got {message})")
+    } else {
+        return Ok(());
+    };
+    Err(EngineError::Invalid(why))
 }
 
 fn not_for_people(id: WaitId) -> EngineError {

@@ -71,7 +71,7 @@ pub enum ProblemCode {
     ForkInsideItself,
     /// The places that a join lists are not those from which branches arrive.
     JoinCannotFire,
-    /// A quorum is 0, or higher than the number of branches that can arrive.
+    /// A quorum is 0 or higher than the number of branches that can arrive, or a tolerance is not valid.
     BadQuorum,
     /// A join belongs to no fork or to several forks, or a fork has several joins.
     AmbiguousJoin,
@@ -89,7 +89,7 @@ pub enum ProblemCode {
     NoAction,
     /// A retry target cannot be entered by a retry, or there are no retries.
     BadRetryTarget,
-    /// The delay of a timer is zero.
+    /// The delay of a timer is zero, or its policy or heartbeat is not valid.
     BadTimer,
     /// The name, path or default of a shadow column is not valid.
     BadShadow,

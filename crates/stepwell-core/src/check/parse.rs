@@ -17,7 +17,7 @@ use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
 use crate::save::Save;
 use crate::schema::Schema;
-use crate::spec::{Collect, Guard, Over, Place, Quorum, Raise, Spec, Transition, Wait};
+use crate::spec::{Collect, DeliveryGuarantee, Guard, Over, Place, Quorum, Raise, Spec, Transition, Wait};
 use crate::template::{Template, has_secret};
 use crate::trigger::{Trigger, TriggerKind, TriggerNode};
 
@@ -312,6 +312,8 @@ pub(super) fn assemble(
                 retry_target: links.retry_target[index],
                 timeout_ms: t.timeout_ms,
                 loop_step: t.loop_step,
+                is_at_most_once: t.delivery == DeliveryGuarantee::AtMostOnce,
+                heartbeat: t.heartbeat,
             }
         })
         .collect();
@@ -390,8 +392,12 @@ fn assemble_kind(
             quorum: routes.quorum.get(&index).copied().unwrap_or_default(),
             is_all: join.quorum == Quorum::All,
             cancel_rest: join.cancel_rest,
-            collect: parts.collect,
+            collect: parts.collect.map(|collect| CollectNode {
+                settled: collect.settled || join.tolerate.is_some(),
+                ..collect
+            }),
             ignore_failures: join.ignore_failures,
+            tolerate: join.tolerate,
             error_place,
         }),
         Place::Loop(round) => PlaceKind::Loop(LoopNode {

@@ -6,8 +6,10 @@ use super::{Location, ProblemCode, Report};
 use crate::definition::PlaceIndex;
 use crate::ids::Name;
 use crate::limits::Limits;
+use crate::retry::{Jitter, Retry};
 use crate::spec::{
-    ChildRule, Firing, Fork, Guard, Join, Over, Place, Quorum, Spec, Transition, TransitionTrigger, Wait,
+    ChildRule, DeliveryGuarantee, Firing, Fork, Guard, Join, Over, Place, Quorum, Spec, Tolerance, Transition,
+    TransitionTrigger, Wait,
 };
 
 /// The names of the spec resolved to indices. Unresolved names are missing.
@@ -174,6 +176,14 @@ fn resolve_join(join: &Join, at: &Location, report: &mut Report) -> BTreeSet<Pla
         let message = "the quorum must be at least 1, because a join fires when a branch arrives".to_owned();
         report.add(ProblemCode::BadQuorum, at.clone(), message);
     }
+    if let Some(Tolerance::Percent(percent @ 101..)) = join.tolerate {
+        let message = format!("the percentage of `tolerate` must be between 0 and 100 (got {percent})");
+        report.add(ProblemCode::BadQuorum, at.clone(), message);
+    }
+    if join.tolerate.is_some() && join.ignore_failures {
+        let message = "`tolerate` and `ignoreFailures` contradict each other: write only one of them";
+        report.add(ProblemCode::BadQuorum, at.clone(), message.to_owned());
+    }
     join.of.iter().filter_map(|name| report.place(name, "the joined place", at)).collect()
 }
 
@@ -185,12 +195,7 @@ fn resolve_wait(wait: &Wait, leaving: &[&Transition], at: &Location, report: &mu
         let message = "the number of children to wait for must be at least 1".to_owned();
         report.add(ProblemCode::BadQuorum, at.clone(), message);
     }
-    let timed = leaving.iter().any(|t| {
-        matches!(
-            t.on,
-            TransitionTrigger::AfterMs(_) | TransitionTrigger::Until(_) | TransitionTrigger::After(_)
-        )
-    });
+    let timed = leaving.iter().any(|t| t.on.is_timer());
     if wait.signal.is_none() && wait.children.is_none() && !timed {
         let message = "nothing can resolve this wait: name a signal, wait for children, or add a timer";
         report.add(ProblemCode::UnresolvableWait, at.clone(), message.to_owned());
@@ -237,6 +242,13 @@ fn resolve_transition(
                 .to_owned();
             report.add(ProblemCode::BadTimer, at.clone(), message);
         }
+        TransitionTrigger::Backoff(timer) => {
+            policy(&timer.retry, at, report);
+            if timer.retry.budget_ms.is_some() && timer.since.is_none() {
+                let message = "a backoff timer with a budget needs `since`, the time of the first attempt";
+                report.add(ProblemCode::BadTimer, at.clone(), message.to_owned());
+            }
+        }
         TransitionTrigger::Auto
         | TransitionTrigger::AfterMs(_)
         | TransitionTrigger::Until(_)
@@ -282,9 +294,30 @@ fn settings(spec: &Spec, t: &Transition, at: &Location, report: &mut Report) {
         let message = "with `firing: all` transitions fire together and cannot have actions".to_owned();
         report.add(ProblemCode::ActionWithFiringAll, at.clone(), message);
     }
-    if t.action.is_none() && (t.retry.is_some() || t.timeout_ms.is_some()) {
-        let message = "`retry` and `timeoutMs` have no effect without an action".to_owned();
+    let is_delivered = t.delivery != DeliveryGuarantee::default();
+    if t.action.is_none() && (t.retry.is_some() || t.timeout_ms.is_some() || is_delivered) {
+        let message = "`retry`, `timeoutMs` and `delivery` have no effect without an action".to_owned();
         report.add(ProblemCode::NoAction, at.clone(), message);
+    }
+    if let Some(retry) = &t.retry {
+        policy(retry, at, report);
+        if retry.budget_ms.is_some() && retry.target.is_some() {
+            let message = "`budgetMs` cannot be combined with `target`: bound such retries by `attempts`";
+            report.add(ProblemCode::BadRetryTarget, at.clone(), message.to_owned());
+        }
+    }
+    let can_beat = matches!(spec.places.get(&t.from), Some(Place::Wait(_)));
+    if t.heartbeat && !(can_beat && matches!(t.on, TransitionTrigger::AfterMs(_))) {
+        let message = "`heartbeat` needs a timer with a fixed delay (`afterMs`) that leaves a wait";
+        report.add(ProblemCode::BadTimer, at.clone(), message.to_owned());
+    }
+}
+
+/// Checks the jitter of a retry policy.
+fn policy(retry: &Retry, at: &Location, report: &mut Report) {
+    if let Jitter::Percent(percent @ (0 | 101..)) = retry.jitter {
+        let message = format!("the percentage of `jitter` must be between 1 and 100 (got {percent})");
+        report.add(ProblemCode::BadTimer, at.clone(), message);
     }
 }
 

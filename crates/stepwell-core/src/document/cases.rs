@@ -126,6 +126,15 @@ pub enum Happening {
     Cancel {
         cancel: bool,
     },
+    /// The wait of this step fails.
+    Fail {
+        fail: String,
+        error: Failure,
+    },
+    /// The wait of this step gets a heartbeat.
+    Heartbeat {
+        heartbeat: String,
+    },
 }
 
 /// The state of a run at the end of a test case.
@@ -446,11 +455,11 @@ impl Reader<'_> {
         let mut fields = Fields::of(node, "an item of `happens`", self.report)?;
         let (after, signal) = (fields.get("after"), fields.get("signal"));
         let (event, cancel) = (fields.get("event"), fields.flag("cancel", self.report));
-        let given = [after.is_some(), signal.is_some(), event.is_some(), cancel.is_some()];
+        let (fail, heartbeat) = (fields.get("fail"), fields.get("heartbeat"));
+        let given = [after, signal, event, fail, heartbeat].into_iter().flatten().count();
         let happening = match (after, signal, event) {
-            _ if given.into_iter().filter(|is_given| *is_given).count() != 1 => {
-                let message =
-                    "an item of `happens` must have exactly one of `after`, `signal`, `event` and `cancel`";
+            _ if given + usize::from(cancel.is_some()) != 1 => {
+                let message = "an item of `happens` must have exactly one of `after`, `signal`, `event`, `cancel`, `fail` and `heartbeat`";
                 self.report.add("missing", node.at, message);
                 return None;
             }
@@ -470,7 +479,15 @@ impl Reader<'_> {
                 let data = fields.get("data").map_or(Value::Null, Node::to_value);
                 text(event, "event", self.report).map(|event| Happening::Event { event, data })
             }
-            (None, None, None) => Some(Happening::Cancel { cancel: true }),
+            (None, None, None) => match (fail, heartbeat) {
+                (Some(step), _) => {
+                    let error = fields.need("error", self.report);
+                    let error = error.and_then(|node| self.failure(node));
+                    self.step(step).zip(error).map(|(fail, error)| Happening::Fail { fail, error })
+                }
+                (_, Some(step)) => self.step(step).map(|heartbeat| Happening::Heartbeat { heartbeat }),
+                (None, None) => Some(Happening::Cancel { cancel: true }),
+            },
         };
         fields.finish(self.report);
         happening

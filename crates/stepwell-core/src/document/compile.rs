@@ -10,15 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::fields::Report;
-use super::model::{Each, ItemErrors, OnError, Sleep, Span, Step, StepKind, Switch, Wait};
+use super::model::{Each, Goal, ItemErrors, OnError, Sleep, Span, Step, StepKind, Switch, Wait};
 use super::problem::Position;
 use crate::codes;
+use crate::dispatch::INTERRUPTED;
+use crate::heartbeat::HEARTBEAT_TIMEOUT;
 use crate::ids::Name;
 use crate::retry::{Backoff, Retry};
 use crate::schema::Schema;
 use crate::spec::{
-    self, ActionSpec, Assign, Catch, Collect, Fork, Guard, Join, Loop, LoopStep, Over, Quorum, Raise, Spec,
-    Transition, TransitionTrigger,
+    self, ActionSpec, Assign, BackoffTimer, Catch, Collect, DeliveryGuarantee, Fork, Guard, Join, Loop,
+    LoopStep, Over, Quorum, Raise, Spec, Transition, TransitionTrigger,
 };
 use crate::template::{CHILD, EVENT};
 
@@ -272,8 +274,15 @@ impl Compiler<'_> {
             if let Some(statuses) = codes::status_condition("error", listed) {
                 holds = format!("({holds}) or ({tries} < {} and {statuses})", retry.attempts);
             }
+        } else if step.has_call_at_most_once() {
+            holds = format!("{holds} and error.code != \"{INTERRUPTED}\"");
         }
+        let begun = retry.budget_ms.map(|_| format!("attempts.`__{}`", step.id));
         let pause = match retry.backoff {
+            _ if retry.needs_timer() => {
+                let (retry, tries) = (retry.clone(), tries.clone());
+                TransitionTrigger::Backoff(Box::new(BackoffTimer { retry, tries, since: begun.clone() }))
+            }
             _ if retry.delay_ms == 0 => TransitionTrigger::Auto,
             Backoff::Fixed => TransitionTrigger::AfterMs(retry.delay_ms.min(retry.max_delay_ms).max(1)),
             Backoff::Exponential => {
@@ -288,13 +297,20 @@ impl Compiler<'_> {
             }
         };
         let more = json!({ "$expr": format!("{tries} + 1") });
-        let way = self.way(id("again"), &again, &entry, around).on(pause).when(holds.clone());
+        let mut way = self.way(id("again"), &again, &entry, around).on(pause).when(holds.clone());
+        if begun.is_some() {
+            way.error_place = Some(self.handler_or_rethrow(around.handler.clone(), step, next));
+        }
         self.transition(way.set(counter.clone(), more));
         let spent =
             self.way(id("spent"), &again, next, around).guard(Guard::Not(Box::new(Guard::Expr(holds))));
         self.transition(Transition { fail: Some(rethrow("error")), ..spent });
         let begin = self.place(id("try"), spec::Place::Step {});
-        self.transition(self.way(id("try"), &begin, &entry, around).set(counter, json!(0)));
+        let mut way = self.way(id("try"), &begin, &entry, around).set(counter, json!(0));
+        if begun.is_some() {
+            way = way.set(format!("locals.attempts.__{}", step.id), json!({ "$expr": "$millis()" }));
+        }
+        self.transition(way);
         begin
     }
 
@@ -344,8 +360,8 @@ impl Compiler<'_> {
 
     fn plain(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
         match &step.kind {
-            StepKind::Call { action, version, input } => {
-                self.call(step, (action, version), input, next, around)
+            StepKind::Call { action, version, input, delivery } => {
+                self.call(step, (action, version, *delivery), input, next, around)
             }
             StepKind::If { condition, then, otherwise } => {
                 self.either(step, condition, (then, otherwise), next, around)
@@ -371,7 +387,9 @@ impl Compiler<'_> {
             StepKind::Try { body, local, codes, catch } => {
                 self.try_catch(step, (body, local, codes.as_deref(), catch), next, around)
             }
-            StepKind::Parallel { branches, settled } => self.parallel(step, branches, *settled, next, around),
+            StepKind::Parallel { branches, settled, goal } => {
+                self.parallel(step, branches, (*settled, *goal), next, around)
+            }
             StepKind::Return { value } => {
                 let error_place = around.handler.clone().filter(|_| value.is_some());
                 self.place(step.id.as_str(), spec::Place::End { output: value.clone(), error_place })
@@ -441,7 +459,7 @@ impl Compiler<'_> {
     pub(super) fn call(
         &mut self,
         step: &Step,
-        (action, version): (&str, &Option<u32>),
+        (action, version, delivery): (&str, &Option<u32>, DeliveryGuarantee),
         input: &Value,
         next: &Name,
         around: &Around,
@@ -452,6 +470,7 @@ impl Compiler<'_> {
         way.action =
             Some(ActionSpec { name: action.into(), input: input.clone(), save_as, version: *version });
         way.retry.clone_from(&step.retry);
+        way.delivery = delivery;
         match &step.timeout {
             Some(Span::Ms(ms)) => way.timeout_ms = Some(*ms),
             Some(Span::Expr(_)) => {
@@ -508,6 +527,7 @@ impl Compiler<'_> {
     fn each_at_once(&mut self, step: &Step, each: &Each, next: &Name, around: &Around) -> Name {
         let join = Name::from(format!("{}.join", step.id));
         let handler = match each.errors {
+            _ if each.goal.is_some() => Some(join.clone()),
             ItemErrors::Fail => around.handler.as_ref().map(|_| join.clone()),
             ItemErrors::Continue | ItemErrors::Collect => Some(join.clone()),
         };
@@ -515,6 +535,7 @@ impl Compiler<'_> {
         let collect = collect(step, &each.result, each.errors == ItemErrors::Collect, around);
         let ignore_failures = each.errors == ItemErrors::Continue;
         let place = Join { collect, ignore_failures, error_place: around.handler.clone(), ..Join::default() };
+        let place = self.with_goal(place, each.goal, step, next);
         self.place(join.clone(), spec::Place::Join(place));
         self.transition(self.way(join.clone(), &join, next, around));
         let over = spec::Each {
@@ -533,22 +554,42 @@ impl Compiler<'_> {
         &mut self,
         step: &Step,
         branches: &[Vec<Step>],
-        settled: bool,
+        (settled, goal): (bool, Option<Goal>),
         next: &Name,
         around: &Around,
     ) -> Name {
         self.check_writes(branches);
         self.report.step = Some(step.id.clone());
         let join = Name::from(format!("{}.join", step.id));
+        let settled = settled || goal.is_some();
         let handler =
             if settled { Some(join.clone()) } else { around.handler.as_ref().map(|_| join.clone()) };
         let inner = around.in_branch(handler, false);
         let branches = branches.iter().map(|steps| self.list(steps, &join, &inner)).collect();
         let collect = collect(step, &None, settled, around);
         let place = Join { collect, error_place: around.handler.clone(), ..Join::default() };
+        let place = self.with_goal(place, goal, step, next);
         self.place(join.clone(), spec::Place::Join(place));
         self.transition(self.way(join.clone(), &join, next, around));
         self.place(step.id.as_str(), spec::Place::Fork(Fork { branches, each: None }))
+    }
+
+    /// Sets the goal of a join. The other branches end as soon as the join fires or fails.
+    fn with_goal(&mut self, join: Join, goal: Option<Goal>, step: &Step, next: &Name) -> Join {
+        let Some(Goal { quorum, tolerate }) = goal else { return join };
+        let error_place = self.handler_or_rethrow(join.error_place.clone(), step, next);
+        Join { quorum, tolerate: Some(tolerate), cancel_rest: true, error_place: Some(error_place), ..join }
+    }
+
+    /// Returns the place that handles an error, or adds one that raises it again.
+    fn handler_or_rethrow(&mut self, handler: Option<Name>, step: &Step, next: &Name) -> Name {
+        handler.unwrap_or_else(|| {
+            let id = Name::from(format!("{}.unhandled", step.id));
+            let here = self.place(id.clone(), spec::Place::Step {});
+            let way = Transition::new(id, here.clone(), next.clone());
+            self.transition(Transition { fail: Some(rethrow("error")), ..way });
+            here
+        })
     }
 
     /// Reports parallel branches that write the same variable, because the last write would be random.
@@ -663,6 +704,10 @@ impl Compiler<'_> {
             way = way.set(around.path(name), json!({ "$expr": EVENT }));
         }
         self.transition(way);
+        if let Some(ms) = wait.heartbeat_ms {
+            let way = self.way(format!("{}.heartbeat", step.id), &waits, next, around).after_ms(ms);
+            self.transition(Transition { fail: Some(no_heartbeat(&step.id)), heartbeat: true, ..way });
+        }
         if let Some(timeout) = &step.timeout {
             self.time_limit(step, timeout, &waits, wait.on_timeout.as_deref(), next, around);
         } else if wait.on_timeout.is_some() {
@@ -806,6 +851,11 @@ fn after(span: &Span) -> TransitionTrigger {
 fn too_late(step: &str) -> Raise {
     let message = format!("step `{step}` exceeded its timeout").into();
     Raise::New { code: "timeout".into(), message, is_final: None, errors: None }
+}
+
+fn no_heartbeat(step: &str) -> Raise {
+    let message = format!("step `{step}` got no heartbeat in time").into();
+    Raise::New { code: HEARTBEAT_TIMEOUT.into(), message, is_final: None, errors: None }
 }
 
 /// Raises the error in this local again, for the enclosing handler.

@@ -229,11 +229,16 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reads a duration that must not be an expression, in milliseconds.
-    pub(crate) fn fixed_span(&mut self, name: &'static str, report: &mut Report) -> Option<u64> {
+    /// Returns the position of a duration in any of its spellings, or that of the fields.
+    pub(crate) fn position(&mut self, name: &'static str) -> Position {
         let spellings = SPANS.iter().find(|spellings| spellings[0] == name);
         let node = spellings.into_iter().flatten().find_map(|name| self.get(name));
-        let at = node.map_or(self.at, |node| node.at);
+        node.map_or(self.at, |node| node.at)
+    }
+
+    /// Reads a duration that must not be an expression, in milliseconds.
+    pub(crate) fn fixed_span(&mut self, name: &'static str, report: &mut Report) -> Option<u64> {
+        let at = self.position(name);
         match self.span(name, report)? {
             Span::Ms(ms) => Some(ms),
             Span::Expr(_) => {
@@ -345,11 +350,13 @@ pub(crate) fn template(node: &Node, report: &mut Report) {
 }
 
 /// The fields that are durations. The other two spellings of each are numbers of milliseconds and of seconds.
-const SPANS: [[&str; 3]; 4] = [
+const SPANS: [[&str; 3]; 6] = [
     ["timeout", "timeoutMs", "timeoutSeconds"],
     ["delay", "delayMs", "delaySeconds"],
     ["maxDelay", "maxDelayMs", "maxDelaySeconds"],
     ["for", "forMs", "forSeconds"],
+    ["budget", "budgetMs", "budgetSeconds"],
+    ["heartbeat", "heartbeatMs", "heartbeatSeconds"],
 ];
 
 /// Reads a duration: ISO 8601 or short (`PT5M`, `5m`), 0, or an expression that evaluates to one of these.

@@ -13,6 +13,7 @@ mod model;
 mod names;
 pub mod outline;
 mod pages;
+mod policy;
 mod problem;
 mod read;
 mod schema;

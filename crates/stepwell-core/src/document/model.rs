@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::problem::Position;
 use crate::retry::Retry;
-use crate::spec::{EventFilter, Spec};
+use crate::spec::{DeliveryGuarantee, EventFilter, Quorum, Spec, Tolerance};
 
 /// A parsed workflow document.
 #[derive(Debug, Clone)]
@@ -65,6 +65,7 @@ pub(crate) enum StepKind {
         action: String,
         version: Option<u32>,
         input: Value,
+        delivery: DeliveryGuarantee,
     },
     If {
         condition: String,
@@ -91,6 +92,7 @@ pub(crate) enum StepKind {
     Parallel {
         branches: Vec<Vec<Step>>,
         settled: bool,
+        goal: Option<Goal>,
     },
     Return {
         value: Option<Value>,
@@ -136,6 +138,7 @@ pub(crate) struct PageCall {
     pub(crate) action: String,
     pub(crate) version: Option<u32>,
     pub(crate) input: Value,
+    pub(crate) delivery: DeliveryGuarantee,
     pub(crate) retry: Option<Retry>,
     pub(crate) timeout: Option<Span>,
     /// The path of the items in the output.
@@ -154,9 +157,17 @@ pub(crate) struct Each {
     /// Maximum number of items processed in parallel. Without it, items are processed one after the other.
     pub(crate) parallel: Option<u32>,
     pub(crate) errors: ItemErrors,
+    pub(crate) goal: Option<Goal>,
     pub(crate) most: Option<u32>,
     pub(crate) result: Option<Value>,
     pub(crate) body: Vec<Step>,
+}
+
+/// The number of branches or items that must complete, and that may fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Goal {
+    pub(crate) quorum: Quorum,
+    pub(crate) tolerate: Tolerance,
 }
 
 /// The effect of a failed item on the other items.
@@ -190,6 +201,8 @@ pub(crate) struct Wait {
     pub(crate) form: Option<Value>,
     pub(crate) answerers: Vec<String>,
     pub(crate) on_timeout: Option<Vec<Step>>,
+    /// Time without a heartbeat after which the wait fails, in milliseconds.
+    pub(crate) heartbeat_ms: Option<u64>,
 }
 
 impl Step {
@@ -240,6 +253,17 @@ impl Step {
             inner.push(steps);
         }
         inner
+    }
+
+    /// Returns true if the step is or contains a call that is made at most once.
+    pub(crate) fn has_call_at_most_once(&self) -> bool {
+        let delivery = match &self.kind {
+            StepKind::Call { delivery, .. } => *delivery,
+            StepKind::Each(each) => each.pages.as_ref().map(|call| call.delivery).unwrap_or_default(),
+            _ => DeliveryGuarantee::default(),
+        };
+        delivery == DeliveryGuarantee::AtMostOnce
+            || self.inner().into_iter().flatten().any(Step::has_call_at_most_once)
     }
 
     /// Returns the name of the variable that holds the result, if the step has a result.

@@ -53,9 +53,9 @@ impl Reader<'_> {
         let items = path(&mut fields, "items", "items", self.report);
         let cursor = path(&mut fields, "cursor", "next_cursor", self.report);
         fields.finish(self.report);
-        let StepKind::Call { action, version, input } = call? else { return None };
+        let StepKind::Call { action, version, input, delivery } = call? else { return None };
         let input = with_cursor(input, node, self.report);
-        Some(PageCall { at: node.at, action, version, input, retry, timeout, items, cursor })
+        Some(PageCall { at: node.at, action, version, input, delivery, retry, timeout, items, cursor })
     }
 
     /// Reports settings that do not fit a loop over pages.
@@ -125,7 +125,8 @@ impl Compiler<'_> {
             kind: StepKind::Set { values: Vec::new() },
         };
         let back = Name::from(step.id.as_str());
-        let fetch = self.call(&fetching, (&call.action, &call.version), &call.input, &back, around);
+        let action = (call.action.as_str(), &call.version, call.delivery);
+        let fetch = self.call(&fetching, action, &call.input, &back, around);
         Over::Pages(Pages {
             fetch,
             list: json!({ "$expr": format!("page.{}", call.items) }),

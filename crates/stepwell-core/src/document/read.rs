@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::compile::END;
 use super::fields::{Fields, Report, expr, template, text, wrong};
 use super::model::{Body, Each, ItemErrors, Model, OnError, Sleep, Span, Step, StepKind, Wait};
+use super::policy;
 use super::problem::Position;
 use super::tree::{Kind, Node};
 use crate::answerer::Answerer;
@@ -15,8 +16,8 @@ use crate::retry::{Backoff, Retry};
 use crate::save::Save;
 use crate::shadow::Shadow;
 use crate::spec::{
-    Completion, EventFilter, Firing, OnEvent, OnSchedule, OnWebhook, Place, SignalSpec, Signature, Spec,
-    Transition, Trigger, TriggerKind,
+    Completion, DeliveryGuarantee, EventFilter, Firing, OnEvent, OnSchedule, OnWebhook, Place, SignalSpec,
+    Signature, Spec, Transition, Trigger, TriggerKind,
 };
 
 /// The `apiVersion` of a workflow document.
@@ -510,6 +511,7 @@ impl Reader<'_> {
             retry.backoff = Backoff::Fixed;
         }
         retry.retry_on = fields.texts("retryOn", report);
+        policy::backoff(&mut fields, &mut retry, report);
         fields.finish(report);
         Some(retry)
     }
@@ -580,7 +582,8 @@ impl Reader<'_> {
             "workflow.call" => self.workflow(fields)?,
             "workflow.start" => {
                 let action = "workflow.start".to_owned();
-                StepKind::Call { action, version: None, input: self.start(fields)? }
+                let delivery = DeliveryGuarantee::AtLeastOnce;
+                StepKind::Call { action, version: None, input: self.start(fields)?, delivery }
             }
             unknown => {
                 let hint = self.report.hint(unknown, TYPES);
@@ -672,7 +675,8 @@ impl Reader<'_> {
         }
         let input =
             fields.template("input", self.report).unwrap_or_else(|| Value::Object(Default::default()));
-        Some(StepKind::Call { action, version, input })
+        let delivery = policy::delivery(fields, self.report);
+        Some(StepKind::Call { action, version, input, delivery })
     }
 
     fn each(&mut self, fields: &mut Fields<'_>) -> Option<Each> {
@@ -690,7 +694,13 @@ impl Reader<'_> {
         if parallel == Some(0) {
             self.report.add("value", fields.at, "`parallel` must be at least 1: with 0 no item can start");
         }
-        let errors = match fields.word("onItemError", &["fail", "continue", "collect"], self.report) {
+        let policy = fields.word("onItemError", &["fail", "continue", "collect"], self.report);
+        let goal = policy::goal(fields, ("onItemError", policy), None, self.report);
+        if goal.is_some() && parallel.is_none() {
+            let message = "`complete` and `tolerate` need `parallel`: with `parallel: 1` the items are processed one after the other";
+            self.report.add("missing", fields.at, message);
+        }
+        let errors = match policy {
             Some("continue") => ItemErrors::Continue,
             Some("collect") => ItemErrors::Collect,
             _ => ItemErrors::Fail,
@@ -701,7 +711,7 @@ impl Reader<'_> {
         let most = fields.number("maxItems", self.report);
         let result = fields.template("result", self.report);
         let body = self.body(fields, &["body", "steps"]);
-        Some(Each { items: items?, pages, item, index, parallel, errors, most, result, body })
+        Some(Each { items: items?, pages, item, index, parallel, errors, goal, most, result, body })
     }
 
     fn try_catch(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
@@ -723,7 +733,7 @@ impl Reader<'_> {
     }
 
     fn parallel(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
-        let settled = fields.word("errors", &["failFast", "collect"], self.report) == Some("collect");
+        let errors = fields.word("errors", &["failFast", "collect"], self.report);
         let node = fields.need("branches", self.report)?;
         let nodes: Vec<&Node> = match &node.kind {
             Kind::List(items) => items.iter().collect(),
@@ -755,7 +765,8 @@ impl Reader<'_> {
             }
             branches.push(read);
         }
-        Some(StepKind::Parallel { branches, settled })
+        let goal = policy::goal(fields, ("errors", errors), Some(branches.len()), self.report);
+        Some(StepKind::Parallel { branches, settled: errors == Some("collect"), goal })
     }
 
     fn set(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
@@ -824,7 +835,8 @@ impl Reader<'_> {
         let payload = fields.schema("payload", self.report);
         let filter = fields.expr("filter", self.report);
         let on_timeout = self.on_timeout(fields);
-        Some(Wait { signal: signal?, payload, filter, on_timeout, ..Wait::default() })
+        let heartbeat_ms = policy::heartbeat(fields, self.report);
+        Some(Wait { signal: signal?, payload, filter, on_timeout, heartbeat_ms, ..Wait::default() })
     }
 
     /// Reads a wait for an event. The wait accepts events whose correlation value (`of`) equals that of the run
@@ -863,7 +875,8 @@ impl Reader<'_> {
         let on_timeout = self.on_timeout(fields);
         let prompt = (!prompt.is_empty()).then_some(Value::Object(prompt));
         let payload = form.clone();
-        Wait { signal, payload, prompt, form, answerers, on_timeout, ..Wait::default() }
+        let heartbeat_ms = policy::heartbeat(fields, self.report);
+        Wait { signal, payload, prompt, form, answerers, on_timeout, heartbeat_ms, ..Wait::default() }
     }
 
     /// Reads the people who may answer a task. Texts that name neither a user nor a role are reported and left out.

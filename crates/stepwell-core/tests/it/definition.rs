@@ -359,13 +359,13 @@ fn requirements_name_their_transitions_and_places() {
         .transition(Transition::new("at", "parts", "done").on(TransitionTrigger::Until("context.at".into())))
         .transition(act("put", "store.set").retry(Retry { attempts: 1, ..Retry::default() }))
         .transition(act("tie", "links.upsert").retry(Retry::default()))
-        .transition(act("mail", "mail.store.set"))
+        .transition(act("mail", "mail.store.set").at_most_once())
         .transition(act("shop", "stores.open").error_place("done"));
     let needs = spec.build().unwrap().needs();
     let told = serde_json::to_value(&needs).unwrap();
     let expected = json!({
         "timers": ["late", "at"], "children": ["parts"], "events": ["news"], "retries": ["put"],
-        "store": ["put", "tie"]
+        "atMostOnce": ["mail"], "store": ["put", "tie"]
     });
     assert_eq!(told, expected);
     assert!(!needs.is_empty());
@@ -375,6 +375,7 @@ fn requirements_name_their_transitions_and_places() {
         Requirements { children: one(), ..Requirements::default() },
         Requirements { events: one(), ..Requirements::default() },
         Requirements { retries: one(), ..Requirements::default() },
+        Requirements { at_most_once: one(), ..Requirements::default() },
         Requirements { store: one(), ..Requirements::default() },
     ];
     assert!(single.iter().all(|needs| !needs.is_empty()));

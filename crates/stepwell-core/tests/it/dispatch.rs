@@ -851,7 +851,8 @@ fn late_action_result_is_superseded() {
     let superseded = Refusal::Superseded { activation: call.activation, what: "bill".into() };
     let done = Input::ActionDone { call: call.clone(), outcome: ActionResult::default() };
     assert_eq!(run.refused(&done), superseded, "not a second time");
-    let failed = Input::ActionFailed { call: call.clone(), failure: Failure::new("x", "y"), retries: 0 };
+    let failed =
+        Input::ActionFailed { call: call.clone(), failure: Failure::new("x", "y"), retries: 0, first: None };
     assert_eq!(run.refused(&failed), superseded);
     let mut odd = only_bill(Retry::default());
     let elsewhere = stepwell_core::ActionCall { transition: "close".into(), ..call.clone() };
@@ -884,7 +885,7 @@ fn timer_action_is_superseded_once_the_wait_is_resolved() {
     run.signal("ANSWER", json!("yes"));
     let done = Input::ActionDone { call: call.clone(), outcome: ActionResult::default() };
     assert_eq!(run.refused(&done), Refusal::Superseded { activation: 1, what: "escalate".into() });
-    let failed = Input::ActionFailed { call, failure: Failure::new("x", "y"), retries: 0 };
+    let failed = Input::ActionFailed { call, failure: Failure::new("x", "y"), retries: 0, first: None };
     assert!(matches!(run.refused(&failed), Refusal::Superseded { .. }));
 }
 
@@ -1069,7 +1070,7 @@ fn run_goes_to_the_error_place_after_its_last_retry() {
     let mut run = Driver::start_with(spec, json!({"amount": 5}));
     let call = run.act(&Input::signal("PAY", json!({"with": "card"})));
     assert!(matches!(run.failed(&call, broken(), 0), Ok(Decision::Retry { .. })));
-    let spent = Input::ActionFailed { call: call.clone(), failure: broken(), retries: 1 };
+    let spent = Input::ActionFailed { call: call.clone(), failure: broken(), retries: 1, first: None };
     let change = run.go(&spent);
     assert_eq!(change.entry.action, "__error:bill");
     assert_eq!(change.entry.payload, Some(json!({"with": "card"})));
@@ -1089,7 +1090,7 @@ fn a_final_failure_goes_to_the_error_place_at_once() {
     let retry = Retry { attempts: 5, place: Some("sorry".into()), ..Retry::default() };
     let mut run = only_bill(retry);
     let call = run.act(&Input::signal("PAY", Value::Null));
-    run.go(&Input::ActionFailed { call, failure: broken().non_retryable(), retries: 0 });
+    run.go(&Input::ActionFailed { call, failure: broken().non_retryable(), retries: 0, first: None });
     assert!(matches!(run.snapshot.finished(), Some(RunEnd::Completed { place, .. }) if *place == "sorry"));
 }
 

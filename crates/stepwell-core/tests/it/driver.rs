@@ -117,7 +117,7 @@ impl Driver {
         failure: Failure,
         retries: u32,
     ) -> Result<Decision, Rejected> {
-        self.decide(&Input::ActionFailed { call: call.clone(), failure, retries })
+        self.decide(&Input::ActionFailed { call: call.clone(), failure, retries, first: None })
     }
 
     pub(crate) fn child(&mut self, place: &str, child: u32, end: ChildEnd) -> Change {

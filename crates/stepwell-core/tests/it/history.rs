@@ -61,7 +61,8 @@ fn recorded() -> (Driver, History, Vec<Snapshot>) {
     let change = run.timer("idle", at(10));
     note(&run, change.entry);
     let call = run.act(&Input::advance());
-    let change = run.go(&Input::ActionFailed { call, failure: Failure::new("x", "y"), retries: 0 });
+    let change =
+        run.go(&Input::ActionFailed { call, failure: Failure::new("x", "y"), retries: 0, first: None });
     note(&run, change.entry);
     let call = run.act(&Input::advance());
     let change = run.done(&call, ActionResult { children: 2, ..ActionResult::default() });

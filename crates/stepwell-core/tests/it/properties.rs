@@ -63,7 +63,7 @@ impl Run {
             Happening::Done { call, n, children } => done(&self.call(*call)?, *n, *children),
             Happening::Failed { call, retries, is_final } => {
                 let failure = Failure { is_final: *is_final, ..Failure::new("broken", "it broke") };
-                Input::ActionFailed { call: self.call(*call)?, failure, retries: *retries }
+                Input::ActionFailed { call: self.call(*call)?, failure, retries: *retries, first: None }
             }
             Happening::Retry { call, manual } => {
                 Input::Retried { retry: RetryRequest::of(&self.call(*call)?), manual: *manual }
@@ -111,10 +111,19 @@ impl Run {
                 .flat_map(|all| (0..all.total).filter(|child| !all.ended.contains_key(child)));
             let end = ChildEnd::Completed { output: json!(n) };
             events.extend(missing.map(|child| Input::ChildDone { activation: id, child, end: end.clone() }));
+            if n % 5 == 0 {
+                let failure = Failure::new("broken", "it broke");
+                events.push(Input::WaitFailed { activation: id, failure });
+            }
             for call in self.calls.iter().filter(|call| call.activation == id) {
                 events.push(done(call, n, 2));
                 let failure = Failure::new("broken", "it broke");
-                events.push(Input::ActionFailed { call: call.clone(), failure, retries: n as u32 % 2 });
+                events.push(Input::ActionFailed {
+                    call: call.clone(),
+                    failure,
+                    retries: n as u32 % 2,
+                    first: None,
+                });
                 events.push(Input::Retried { retry: RetryRequest::of(call), manual: n % 3 == 0 });
             }
         }
@@ -305,6 +314,7 @@ proptest! {
             Input::Advanced { activation: Some(activation) },
             Input::TimerFired { activation },
             Input::WaitResolved { activation, payload: Value::Null },
+            Input::WaitFailed { activation, failure: Failure::new("broken", "it broke") },
             Input::ChildDone { activation, child: 0, end },
             Input::Patched { patch: Patch::set("n", json!(1)) },
             Input::Moved { activation: None, to: "done".into() },
@@ -314,7 +324,7 @@ proptest! {
         for call in &run.calls {
             events.push(Input::ActionDone { call: call.clone(), outcome: ActionResult::default() });
             let failure = Failure::new("broken", "it broke");
-            events.push(Input::ActionFailed { call: call.clone(), failure, retries: 0 });
+            events.push(Input::ActionFailed { call: call.clone(), failure, retries: 0, first: None });
             events.push(Input::Retried { retry: RetryRequest::of(call), manual: true });
         }
         for event in events {

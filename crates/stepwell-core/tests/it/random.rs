@@ -6,7 +6,7 @@ use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof};
 use serde_json::{Value, json};
 use stepwell_core::retry::Retry;
 use stepwell_core::spec::{
-    ActionSpec, ChildRule, Completion, Firing, Guard, Join, LoopStep, Place, Quorum, Transition,
+    ActionSpec, ChildRule, Completion, Firing, Guard, Join, LoopStep, Place, Quorum, Tolerance, Transition,
     TransitionTrigger, Wait,
 };
 use stepwell_core::{Name, Spec};
@@ -384,12 +384,19 @@ impl Layout {
     }
 
     fn fork(&mut self, branches: &[Vec<Block>], quorum: u32, cancel_rest: bool, next: &Name) -> Name {
+        let tolerate = match quorum % 6 {
+            0 => Some(Tolerance::Any),
+            1 => Some(Tolerance::Count(1)),
+            2 => Some(Tolerance::Percent(50)),
+            _ => None,
+        };
         let quorum = match quorum % (branches.len() as u32 + 2) {
             0 => Quorum::All,
             1 => Quorum::Any,
             n => Quorum::N(n - 1),
         };
-        let join = self.put(Place::Join(Join { of: Vec::new(), quorum, cancel_rest, ..Join::default() }));
+        let join =
+            self.put(Place::Join(Join { of: Vec::new(), quorum, cancel_rest, tolerate, ..Join::default() }));
         self.way(&join, next, |t| t);
         let branches = branches.iter().map(|blocks| self.sequence(blocks, join.clone())).collect();
         self.put(Place::Fork(stepwell_core::spec::Fork { branches, each: None }))

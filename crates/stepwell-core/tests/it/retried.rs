@@ -347,7 +347,7 @@ fn entering_the_error_place_resets_the_retry_count() {
     run.go(&retried(&run.act(&Input::advance()), false));
     run.advance();
     let call = run.act(&Input::advance());
-    let spent = Input::ActionFailed { call, failure: broken(), retries: 1 };
+    let spent = Input::ActionFailed { call, failure: broken(), retries: 1, first: None };
     assert_eq!(run.go(&spent).entry.action, "__error:one");
     assert_eq!(run.activation_in("rest").retried, [].into());
     assert_eq!(run.activation_in("rest").locals["error"]["code"], "broken");

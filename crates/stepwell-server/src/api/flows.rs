@@ -8,13 +8,15 @@ use axum::http::{HeaderMap, StatusCode};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepwell::Permission;
+use stepwell::core::Failure;
 use stepwell::flow::{Answer, FlowError, Flows};
+use stepwell::{EngineError, Permission};
 
-use super::call::{Call, IgnoredFields, Nothing, OptionalBody, Reads};
+use super::call::{Call, IgnoredFields, Json, Nothing, OptionalBody, Reads};
 use super::reply::Reply;
 use super::route::{Needs, Route, get, post};
 use super::shapes::{Id, Instant, RunStatus, named};
+use super::waits::HeartbeatView;
 use super::{Caller, Server};
 use crate::routes::flows::{Api, resume_of, resumed, started};
 use crate::routes::link;
@@ -137,6 +139,21 @@ struct PauseShape {
     answerers: Option<Vec<String>>,
 }
 
+/// The error with which the wait of a link fails.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FailLink {
+    /// Code of the error, for `catch`, `retryOn` and programs.
+    #[schemars(length(min = 1, max = 100))]
+    code: String,
+    /// Description of the error. Default: the code.
+    #[schemars(length(max = 2000))]
+    message: Option<String>,
+    /// True if a retry of the step cannot succeed. Default: `false`.
+    #[serde(default, rename = "final")]
+    is_final: bool,
+}
+
 /// Body of an answer on a link page: the fields of the form, or JSON.
 struct Answered(Bytes);
 
@@ -196,6 +213,14 @@ pub(super) fn routes() -> Vec<Route> {
             .ok::<AnswerShape>("State of the flow, with its next token.")
             .problem_pages()
             .to(answer_link),
+        post("/l/{token}/fail", "failLink", nothing, "Fail the wait of an answer link.")
+            .notes("The step of the wait fails with the error, and the link is used up. A link that accepts only some outcomes cannot fail its wait. Only waits of durable runs can fail.")
+            .gives_nothing("The wait has failed.")
+            .to(fail_link),
+        post("/l/{token}/heartbeat", "heartbeatLink", nothing, "Send a heartbeat for the wait of an answer link.")
+            .notes("The step of the wait must have a `heartbeat`. The link stays valid.")
+            .ok::<HeartbeatView>("The next heartbeat.")
+            .to(heartbeat_link),
     ]
 }
 
@@ -219,6 +244,19 @@ impl Server {
 pub(super) fn flow_problem(error: FlowError) -> Problem {
     match error {
         FlowError::Engine(error) => error.into(),
+        other => other.into(),
+    }
+}
+
+/// Converts an error of a callback through a link. Its own refusals name what to change.
+fn callback_problem(error: FlowError) -> Problem {
+    match error {
+        FlowError::Engine(EngineError::Invalid(why)) => {
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("{why}."))
+        }
+        FlowError::Engine(EngineError::WrongStatus { why, .. }) => {
+            Problem::new(StatusCode::CONFLICT, "wrongStatus", format!("The run is not ready: {why}."))
+        }
         other => other.into(),
     }
 }
@@ -269,6 +307,21 @@ fn pages<P, Q, B>(call: &Call<P, Q, B>) -> Result<Api, Problem> {
 async fn show_link(call: Call<TokenPath, IgnoredFields>) -> Result<Reply, Problem> {
     let page = link::page_of(&pages(&call)?, &call.path.token, &call.headers).await;
     Ok(Reply::whole(link::guarded(page).await))
+}
+
+async fn fail_link(call: Call<TokenPath, Nothing, Json<FailLink>>) -> Result<Reply, Problem> {
+    let Json(FailLink { code, message, is_final }) = &call.body;
+    let failure = Failure::new(code, message.as_ref().unwrap_or(code));
+    let failure = if *is_final { failure.non_retryable() } else { failure };
+    let flows = call.server.flows()?.of_token(&call.path.token);
+    flows.fail_link(&call.path.token, failure).await.map_err(callback_problem)?;
+    Ok(Reply::nothing())
+}
+
+async fn heartbeat_link(call: Call<TokenPath>) -> Result<Reply, Problem> {
+    let flows = call.server.flows()?.of_token(&call.path.token);
+    let due = flows.heartbeat_link(&call.path.token).await.map_err(callback_problem)?;
+    Reply::ok(&HeartbeatView { due })
 }
 
 async fn answer_link(call: Call<TokenPath, IgnoredFields, Answered>) -> Result<Reply, Problem> {

@@ -1,13 +1,13 @@
-//! Routes of open waits: list and show them, claim and release them, answer them.
+//! Routes of open waits: list and show them, claim and release them, answer them, fail them, send heartbeats.
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell::core::graph::WaitKind;
-use stepwell::core::{Answerer, Name, RunId, Timestamp};
+use stepwell::core::{Answerer, Failure, Name, RunId, Timestamp};
 use stepwell::waits::DEFAULT_CLAIM;
-use stepwell::{AnswerWait, ListWaits, OpenWaitRow, Permission, WaitId};
+use stepwell::{AnswerWait, FailWait, ListWaits, OpenWaitRow, Permission, WaitId};
 
 use super::call::{Call, Json, Nothing, OptionalBody};
 use super::reply::Reply;
@@ -190,6 +190,42 @@ struct AnswerRequest {
     reason: Option<String>,
 }
 
+/// The error with which a wait fails.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FailWaitRequest {
+    /// Code of the error, for `catch`, `retryOn` and programs.
+    #[schemars(length(min = 1, max = 100))]
+    code: String,
+    /// Description of the error. Default: the code.
+    #[schemars(length(max = 2000))]
+    message: Option<String>,
+    /// True if a retry of the step cannot succeed. Default: `false`.
+    #[serde(default, rename = "final")]
+    is_final: bool,
+    /// Reason for failing the wait in place of the answerers, which requires `workflow:admin`. It is audited.
+    #[schemars(length(min = 1, max = 1000))]
+    reason: Option<String>,
+}
+
+/// A heartbeat of a wait.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct HeartbeatRequest {
+    /// Reason for a heartbeat in place of the answerers, which requires `workflow:admin`.
+    #[schemars(length(min = 1, max = 1000))]
+    reason: Option<String>,
+}
+
+/// The next heartbeat of a wait.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HeartbeatView {
+    /// Time at which the step fails with `heartbeatTimeout` without another heartbeat or an answer.
+    #[schemars(with = "Instant")]
+    pub(super) due: Timestamp,
+}
+
 /// Request to claim a wait.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -238,6 +274,15 @@ pub(super) fn routes() -> Vec<Route> {
             .keyed()
             .gives_nothing("The answer was accepted.")
             .to(answer),
+        post("/v1/waits/{wait}/fail", "failWait", ANSWER, "Fail a wait, so that its step fails with an error.")
+            .notes("The error goes to the `retry` and the error handlers of the step. It counts as the answer: a later answer is a 409. If nothing handles the error, the run stops with it, and after a retry of the run the wait can be answered. The caller needs the permission to answer the wait.")
+            .keyed()
+            .gives_nothing("The wait has failed.")
+            .to(fail),
+        post("/v1/waits/{wait}/heartbeat", "heartbeatWait", ANSWER, "Send a heartbeat for a wait.")
+            .notes("The step of the wait must have a `heartbeat`. Without a heartbeat for that long it fails with `heartbeatTimeout`. The timeout of the whole wait stays. The caller needs the permission to answer the wait.")
+            .ok::<HeartbeatView>("The next heartbeat.")
+            .to(heartbeat),
         post("/v1/waits/{wait}/claim", "claimWait", ANSWER, "Claim a wait, so that only the caller can answer it.")
             .notes("A claim lapses by time alone. The caller who has it can extend it by claiming the wait again.")
             .ok::<WaitClaimView>("The claim.")
@@ -282,6 +327,21 @@ async fn answer(call: Call<WaitPath, Nothing, Json<AnswerRequest>>) -> Result<Re
     let answer = AnswerWait { outcome: outcome.map(Name::from), input, reason, key };
     let done = engine.answer_wait(call.path.wait, answer).await?;
     Ok(Reply::nothing().replayed(!done.is_new))
+}
+
+async fn fail(call: Call<WaitPath, Nothing, Json<FailWaitRequest>>) -> Result<Reply, Problem> {
+    let (engine, key) = (call.engine(), call.key()?);
+    let Json(FailWaitRequest { code, message, is_final, reason }) = call.body;
+    let failure = Failure::new(code.clone(), message.unwrap_or(code));
+    let failure = if is_final { failure.non_retryable() } else { failure };
+    let done = engine.fail_wait(call.path.wait, FailWait { failure, reason, key }).await?;
+    Ok(Reply::nothing().replayed(!done.is_new))
+}
+
+async fn heartbeat(call: Call<WaitPath, Nothing, OptionalBody<HeartbeatRequest>>) -> Result<Reply, Problem> {
+    let OptionalBody(HeartbeatRequest { reason }) = &call.body;
+    let due = call.engine().heartbeat_wait(call.path.wait, reason.clone()).await?;
+    Reply::ok(&HeartbeatView { due })
 }
 
 async fn claim(call: Call<WaitPath, Nothing, OptionalBody<ClaimRequest>>) -> Result<Reply, Problem> {

@@ -254,6 +254,8 @@ pub(crate) const VERBS: &[Verb] = &[
     ]),
     verb("wait", "show", "showWait"),
     verb("wait", "answer", "answerWait").done("Wait {wait} is answered."),
+    verb("wait", "fail", "failWait").done("Wait {wait} has failed."),
+    verb("wait", "heartbeat", "heartbeatWait"),
     verb("wait", "claim", "claimWait"),
     verb("wait", "release", "releaseWait").done("Wait {wait} is released."),
     verb("workflow", "list", "listWorkflows").rows("workflows"),

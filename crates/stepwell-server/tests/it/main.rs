@@ -40,6 +40,7 @@ mod maintenance;
 mod manual;
 mod oidc;
 mod people;
+mod policies;
 mod previews;
 mod records;
 mod richer;

@@ -193,7 +193,10 @@ impl Flows {
     }
 
     /// Loads the run behind a link. Fails with [`FlowError::Gone`] if the run no longer has that wait.
-    async fn load_link_run(&self, row: &HandleRow) -> Result<(LoadedRun, AnswerLinkState), FlowError> {
+    pub(crate) async fn load_link_run(
+        &self,
+        row: &HandleRow,
+    ) -> Result<(LoadedRun, AnswerLinkState), FlowError> {
         let loaded_run = match self.engine.inner.load(self.engine.scope, row.run).await {
             Err(EngineError::NoRun(_)) => return Err(FlowError::Gone),
             loaded_run => loaded_run?,
@@ -226,11 +229,18 @@ impl Flows {
         if !violations.is_empty() {
             return Err(FlowCommitError::InvalidOutcome(violations));
         }
+        let (signal, payload) = (outcome.clone(), input.clone());
         let event = event_of(pause, outcome, input.clone());
         let link = LinkSender::new(row.handle, link.answerer.clone(), link.is_trusted);
         let sender = Sender::Link(link);
         self.rejected_by_steps(loaded_run, &event, &sender).await?;
-        let asking = AskedSignal { event: &event, is_strict: true, sender: &sender };
+        let asking = AskedSignal {
+            event: &event,
+            signal: &signal,
+            payload: &payload,
+            is_strict: true,
+            sender: &sender,
+        };
         let mut moved = match inner.decide_signal(loaded_run, &asking).await {
             Ok(Some(moved)) => moved,
             Ok(None) => return Err(FlowCommitError::Again),

@@ -13,6 +13,7 @@ mod durable;
 mod execution;
 pub mod flows;
 pub mod keys;
+mod link_wait;
 mod links;
 pub(crate) mod outbox;
 pub mod outlet;

@@ -641,7 +641,7 @@ pub(crate) async fn is_worked_on(
 }
 
 /// Sleeps to the next multiple of [`REFUSAL_MS`], so that callers learn nothing from the duration of a refusal.
-async fn evenly(began: tokio::time::Instant) {
+pub(crate) async fn evenly(began: tokio::time::Instant) {
     let passed = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let until = (passed / REFUSAL_MS + 1) * REFUSAL_MS;
     tokio::time::sleep_until(began + std::time::Duration::from_millis(until)).await;

@@ -194,6 +194,7 @@ impl Strategy {
             ("children at place", &needs.children),
             ("a wait for an event at place", &needs.events),
             ("retries at transition", &needs.retries),
+            ("a call made at most once at transition", &needs.at_most_once),
         ];
         let named =
             lists.iter().flat_map(|(what, names)| names.iter().map(move |name| format!("{what} `{name}`")));

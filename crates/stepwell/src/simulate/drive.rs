@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use stepwell_core::document::cases::{Case, CaseOutcome, GivenKey, GivenLink, Happening, Thing};
+use stepwell_core::graph::open_waits;
 use stepwell_core::snapshot::RunEnd;
 use stepwell_core::{Failure, Timestamp};
 use stepwell_store::{Entity, MemoryStore, Status, TenantScope, WaitQuery};
@@ -26,6 +27,7 @@ use crate::secrets::Secrets;
 use crate::signal::Signal;
 use crate::start::Start;
 use crate::testing::{BEGINS, Meter, TestEngine};
+use crate::waits::{FailWait, WaitId};
 
 /// Page size of listings.
 const PAGE: Option<u32> = Some(200);
@@ -192,8 +194,26 @@ impl<'a> Driver<'a> {
             }
             Happening::Event { event, data } => publish(run, event, data).await?,
             Happening::Cancel { .. } => self.engine.cancel(run.id()).await?,
+            Happening::Fail { fail, error } => {
+                let wait = self.wait_of(run, fail).await?;
+                self.engine.fail_wait(wait, FailWait::new(error.clone())).await?;
+            }
+            Happening::Heartbeat { heartbeat } => {
+                let wait = self.wait_of(run, heartbeat).await?;
+                self.engine.heartbeat_wait(wait, None).await?;
+            }
         }
         Ok(())
+    }
+
+    /// Returns the open wait of a step.
+    async fn wait_of(&self, run: &Run, step: &str) -> Result<WaitId, SimulationError> {
+        let view = run.view().await?;
+        let open = open_waits(self.simulation.document.definition(), &view.snapshot);
+        let wait = open.iter().find(|wait| wait.place.as_str() == step);
+        let why = || EngineError::Invalid(format!("the run does not wait at step `{step}`"));
+        let wait = wait.ok_or_else(why)?;
+        Ok(WaitId { run: run.id(), activation: wait.activation })
     }
 
     /// Builds the result for a refused start: a run that failed before its first step.

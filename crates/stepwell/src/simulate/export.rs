@@ -197,6 +197,12 @@ impl Export<'_> {
     fn happened(&mut self, before: &Change, change: &Change) -> Result<(), EngineError> {
         let action = change.entry.action.as_str();
         let waited = change.entry.at.ms_since(before.entry.at);
+        for one in before.snapshot.activations() {
+            let due = before.snapshot.heartbeat_due(self.definition, one.id);
+            if due.is_some_and(|due| due < change.entry.at) {
+                return Err(self.unrecorded(&one.place, "its heartbeats are not in the history"));
+            }
+        }
         let takes_signals =
             open_waits(self.definition, &before.snapshot).iter().any(|wait| !wait.signals.is_empty());
         if let Some(place) = action.strip_prefix("__timer:") {
@@ -233,6 +239,11 @@ impl Export<'_> {
         } else if action == "__operator:cancel" {
             self.pass(waited);
             self.happens.push(Happening::Cancel { cancel: true });
+        } else if let Some(place) = action.strip_prefix("__fail_wait:") {
+            let unreadable = |_| self.unrecorded(place, "the error of the failed wait is not on record");
+            let error: Failure = serde_json::from_value(payload).map_err(unreadable)?;
+            self.pass(waited);
+            self.happens.push(Happening::Fail { fail: place.to_owned(), error });
         } else if action.starts_with("__operator:") || action.starts_with("__retry:") {
             return Err(gone(
                 self.run,

@@ -22,6 +22,7 @@ mod operators;
 mod outage;
 mod ownership;
 mod people;
+mod policies;
 mod previews;
 mod remote;
 mod retention;

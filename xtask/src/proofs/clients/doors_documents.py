@@ -157,6 +157,57 @@ def every_kind_of_step_does_what_it_says(w):
     }, "the result of all steps")
 
 
+POLICIES = """name: NAME
+steps:
+  - id: race
+    type: control.parallel
+    complete: first
+    saveAs: race
+    branches:
+      - [{ id: fast, type: control.fail, code: down }]
+      - [{ id: never, type: wait.signal, signal: NEVER }]
+      - [{ id: good, type: vars.set, values: { good: 1 } }]
+  - id: some
+    type: control.forEach
+    items: [1, 0, 1, 1]
+    parallel: true
+    tolerate: 25%
+    saveAs: some
+    body: [{ id: one, type: action.call, action: transform, input: { n: { $expr: item } } }, { id: zero, type: control.fail, condition: item = 0, code: zero }]
+  - id: most
+    type: control.try
+    body: [{ id: both, type: control.parallel, complete: 2, branches: [[{ id: x, type: control.fail, code: bad }], [{ id: y, type: vars.set, values: { y: 1 } }]] }]
+    catch: [{ id: few, type: vars.set, values: { few: { $expr: error.code } } }]
+  - id: block
+    type: control.if
+    condition: true
+    retry: { attempts: 9, delay: 100ms, factor: 1.5, jitter: equal, budget: 300ms }
+    onError: [{ id: spent, type: vars.set, values: { spent: { $expr: error.code } } }]
+    then: [{ id: busy, type: control.fail, code: busy }]
+  - id: ask
+    type: wait.signal
+    signal: ANSWER
+    heartbeat: 1h
+    timeout: P2D
+    onError: [{ id: told, type: vars.set, values: { told: { $expr: error.message } } }]
+  - { id: done, type: control.return, value: { $expr: '[vars.race.status, vars.some.status, vars.few, vars.spent, vars.told]' } }
+"""
+
+
+@promise("F2")
+def steps_complete_early_tolerate_failures_and_can_be_failed_from_outside(w):
+    run = w.start(w.publish(POLICIES), {})
+    w.wait(lambda: "ask" in w.show(run)["places"], "the run asks")
+    wait = w.ok("listWaits", run=run)["items"][0]
+    due = w.ok("heartbeatWait", wait=wait["id"])["due"]
+    expect(due > wait["due"], f"the heartbeat does not extend the wait: {due}, before: {wait['due']}")
+    w.ok("failWait", wait=wait["id"], code="lost", message="it is lost")
+    w.no(409, "answerWait", wait=wait["id"], input=1)
+    same(w.until(run, "completed", "failed").get("result"), [
+        "failed", "ended", "completed", "completed", "failed", "completed", "completed", "tooManyFailures", "busy", "it is lost",
+    ], "the result of the policies")
+
+
 NAMES = """name: NAME
 steps:
   - { id: first, type: action.call, action: transform, input: { a: { $expr: payload.a }, gone: { $expr: payload.gone } } }

@@ -51,7 +51,7 @@ STATELESS = {
     "validateDocument", "simulateDocument", "testDocument", "evaluateExpression", "listSealingKeys", "metrics",
     "listTenants", "createTenant", "showTenant", "updateTenant", "createTenantApiKey", "deleteTenant",
     # These find the tenant by the token or the path, not by the key of the caller.
-    "resumeFlow", "showFlow", "showLink", "answerLink", "callHook",
+    "resumeFlow", "showFlow", "showLink", "answerLink", "failLink", "heartbeatLink", "callHook",
 }
 # Operations that the script calls once for the whole tenant, with the same answer for both.
 AT_THE_END = {"cleanUp", "cleanUpHandles", "verifyAudit", "listAuditSeals", "diagnose"}

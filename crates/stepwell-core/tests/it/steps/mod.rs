@@ -13,6 +13,7 @@ mod items;
 mod lossless;
 mod malformed;
 mod parallel;
+mod policies;
 mod reading;
 mod richer;
 mod scopes;
@@ -116,6 +117,26 @@ impl World {
     /// Advances as far as possible without time passing.
     pub(crate) fn settle_now(&mut self) {
         while self.stopped.is_none() && !self.snapshot.is_terminal() && self.advance() {}
+    }
+
+    /// Advances once, or lets time pass until the next timer.
+    pub(crate) fn step(&mut self) {
+        assert!(self.advance() || self.ring(), "the run is idle in {:?}", self.places());
+    }
+
+    /// Fails the wait in this place.
+    pub(crate) fn fail_wait(&mut self, place: &str, code: &str) {
+        let waiting = self.snapshot.activations().iter().find(|one| one.place == *place);
+        let activation =
+            waiting.unwrap_or_else(|| panic!("nothing waits in {place}: {:?}", self.places())).id;
+        let failure = Failure::new(code, "as told");
+        let decided = self.decide(&Input::WaitFailed { activation, failure }).expect("the wait is open");
+        self.take(decided, None);
+        self.settle_now();
+    }
+
+    pub(crate) fn refuses(&self, event: &Input) -> bool {
+        matches!(self.decide(event), Err(Rejected::Refused(_)))
     }
 
     pub(crate) fn output(&self) -> Value {
@@ -246,7 +267,7 @@ impl World {
             }
             Err(failure) => {
                 let retries = self.retries.get(&call.activation).copied().unwrap_or(0);
-                Input::ActionFailed { call: call.clone(), failure, retries }
+                Input::ActionFailed { call: call.clone(), failure, retries, first: None }
             }
         };
         match self.decide(&event) {
@@ -256,7 +277,7 @@ impl World {
                     DecideError::Raised(failure) => failure,
                     other => Failure::new("invalidResult", other.to_string()).non_retryable(),
                 };
-                let event = Input::ActionFailed { call: call.clone(), failure, retries: 0 };
+                let event = Input::ActionFailed { call: call.clone(), failure, retries: 0, first: None };
                 let decision = self.decide(&event).expect("a failure can be decided on");
                 self.take(decision, Some(call));
             }
