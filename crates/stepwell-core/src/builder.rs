@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::admission::{ConcurrencyLimit, RateLimit};
 use crate::ids::Name;
 use crate::retry::Retry;
 use crate::shadow::Shadow;
@@ -29,6 +30,8 @@ impl Spec {
             triggers: Vec::new(),
             strategy: None,
             timeout_ms: None,
+            concurrency: None,
+            rate_limit: None,
             firing: Firing::default(),
             completion: Completion::default(),
             document: None,
@@ -39,6 +42,20 @@ impl Spec {
     #[must_use]
     pub fn started_by(mut self, trigger: Trigger) -> Self {
         self.triggers.push(trigger);
+        self
+    }
+
+    /// Limits the number of runs that are active at a time.
+    #[must_use]
+    pub fn concurrency(mut self, limit: ConcurrencyLimit) -> Self {
+        self.concurrency = Some(limit);
+        self
+    }
+
+    /// Limits the number of runs that begin within a time.
+    #[must_use]
+    pub fn rate_limit(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = Some(limit);
         self
     }
 

@@ -44,6 +44,7 @@ pub(crate) struct Compiled {
     pub(crate) input: Option<Schema>,
     pub(crate) output: Option<Schema>,
     pub(crate) shadows: Vec<Column>,
+    pub(crate) admission: crate::admission::Keys,
     pub(crate) triggers: Vec<TriggerNode>,
 }
 

@@ -94,6 +94,12 @@ pub(crate) fn needs_durable_run(spec: &Spec) -> Vec<(Location, &'static str)> {
         let at = || Location::Transition(transition.id.clone());
         found.extend(needs.into_iter().flatten().map(|what| (at(), what)));
     }
+    if spec.concurrency.is_some() {
+        found.push((Location::Field("concurrency"), "limit on active runs"));
+    }
+    if spec.rate_limit.is_some() {
+        found.push((Location::Field("rateLimit"), "rate limit of runs"));
+    }
     for trigger in &spec.triggers {
         if !matches!(trigger.on, TriggerKind::Manual {}) {
             found.push((Location::Trigger(trigger.id.clone()), "trigger, because a trigger starts runs"));

@@ -168,6 +168,17 @@ pub enum DecideError {
         /// The value of the expression as text.
         found: String,
     },
+    /// The key of a concurrency or rate limit is not text or a number, or has a wrong length.
+    #[error(
+        "{at} must give text or a number of 1 to {} characters, not {found}",
+        crate::admission::MAX_KEY_CHARS
+    )]
+    InvalidLimitKey {
+        /// Human-readable location, such as `` `concurrency.key` ``.
+        at: String,
+        /// Description of the value.
+        found: String,
+    },
     /// The context would no longer match its schema.
     #[error("the context would not match its schema: {}", list(.0))]
     InvalidContext(Vec<SchemaViolation>),
@@ -219,7 +230,8 @@ impl DecideError {
             DecideError::Expression { .. }
             | DecideError::Undefined { .. }
             | DecideError::Template { .. }
-            | DecideError::InvalidTimestamp { .. } => "expression",
+            | DecideError::InvalidTimestamp { .. }
+            | DecideError::InvalidLimitKey { .. } => "expression",
             DecideError::InvalidOutput { .. } | DecideError::InvalidContext(_) => "validationFailed",
             DecideError::Limit(_) => "limit",
             _ => "undecidable",

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::admission::{ConcurrencyLimit, RateLimit};
 use crate::ids::Name;
 use crate::retry::Retry;
 use crate::shadow::Shadow;
@@ -64,6 +65,10 @@ pub struct Spec {
     /// ended by then is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Limit on the number of runs that are active at a time.
+    pub concurrency: Option<ConcurrencyLimit>,
+    /// Limit on the number of runs that begin within a time.
+    pub rate_limit: Option<RateLimit>,
     /// The rule for choosing among several transitions whose guards pass.
     #[serde(default, skip_serializing_if = "is_default")]
     pub firing: Firing,

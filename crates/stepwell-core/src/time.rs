@@ -130,7 +130,8 @@ pub(crate) fn whole_ms(ms: f64) -> Option<u64> {
     (ms.is_finite() && (0.0..=9.0e15).contains(&ms)).then_some(ms as u64)
 }
 
-/// Explains that a bare number is not a duration, with both readings. Returns `None` if the value is not a number.
+/// Explains that a bare number is not a duration, with both readings. Returns `None` if the value is not a number, or
+/// if it is negative.
 ///
 /// `label` is the text before the number, such as `timeout: `.
 pub fn missing_unit(label: &str, value: &Value) -> Option<String> {
@@ -139,7 +140,7 @@ pub fn missing_unit(label: &str, value: &Value) -> Option<String> {
         Value::String(text) => text.trim().to_owned(),
         _ => return None,
     };
-    let is_number = number.parse::<f64>().is_ok_and(f64::is_finite);
+    let is_number = number.parse::<f64>().is_ok_and(|number| number.is_finite() && number.is_sign_positive());
     let number = number.strip_suffix(".0").unwrap_or(&number);
     is_number.then(|| format!("`{label}{number}` has no unit: write `{number}ms` or `{number}s`"))
 }

@@ -282,6 +282,11 @@ pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery)
             let which: [Param<'_>; 3] = [&tenant.uuid(), from, before];
             read(on, tenant, sql::waits_first, &which).await?
         }
+        WaitFilter::Topics { from, before } => {
+            let most = stepwell_store::store::page_rows(*limit) as i64;
+            let which: [Param<'_>; 4] = [&tenant.uuid(), from, before, &most];
+            read(on, tenant, sql::waits_range, &which).await?
+        }
         WaitFilter::Run(run) => {
             let activation = match after.cmp(&run.uuid()) {
                 Ordering::Less => -1,

@@ -37,6 +37,7 @@ sql! {
     tally_keys tally_links tally_relations tally_runs tally_types
     unsealed_delete unsealed_list
     waits_all waits_close waits_due waits_first waits_of_run waits_of_topic waits_open
+    waits_range
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub(crate) struct Failure {
     pub(crate) problem: Option<Box<Value>>,
 }
 
-/// The exit codes.
+/// An exit code of the program, by its cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     Success = 0,

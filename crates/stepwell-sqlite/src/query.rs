@@ -306,6 +306,10 @@ pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery
             }
             Ok(found)
         }
+        WaitFilter::Topics { from, before } => {
+            let most = stepwell_store::store::page_rows(*limit) as i64;
+            listed(sql::waits_range, params![id.into_bytes(), from, before, most])
+        }
         WaitFilter::Run(run) => {
             let activation = match after.as_slice().cmp(run.uuid().as_bytes()) {
                 Ordering::Less => -1,

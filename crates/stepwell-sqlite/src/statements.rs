@@ -42,7 +42,7 @@ sql! {
     shadow_begin shadow_clear shadow_put shadows_keep shadows_of_run
     tally_keys tally_links tally_relations tally_runs tally_types
     unsealed_delete unsealed_list unsealed_put
-    wait_delete wait_insert waits_all waits_due waits_first waits_of_run waits_of_topic
+    wait_delete wait_insert waits_all waits_due waits_first waits_of_run waits_of_topic waits_range
 }
 
 /// The writer's connection and the statements of the hot path, each prepared once.
@@ -206,6 +206,7 @@ mod tests {
             ("audit_of_run", "(tenant=? AND run=? AND (commit_id,ordinal)>(?,?))"),
             ("waits_due", "(tenant=? AND (due,run,activation)>(?,?,?))"),
             ("waits_first", "(tenant=? AND topic>? AND topic<?)"),
+            ("waits_range", "(tenant=? AND topic>? AND topic<?)"),
             ("waits_of_run", "(tenant=? AND run=? AND activation>?)"),
             ("waits_of_topic", "(tenant=? AND topic=? AND (run,activation)>(?,?))"),
         ] {

@@ -147,13 +147,26 @@ pub struct SendMessage {
     pub missing: OnMissingRun,
 }
 
+impl SendMessage {
+    /// Returns the run that the message creates if it does not exist.
+    pub fn creates(&self) -> Option<&NewRun> {
+        match &self.missing {
+            OnMissingRun::Create(new) => Some(new),
+            OnMissingRun::Refuse | OnMissingRun::Drop => None,
+        }
+    }
+}
+
 /// The effect of a message whose run does not exist or has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnMissingRun {
     /// Refuses the whole commit.
     Refuse,
     /// Drops the message and applies the rest of the commit.
     Drop,
+    /// Creates this run for the message. A run of this id that has ended gets its status and wake-up time instead, and
+    /// keeps everything else.
+    Create(Box<NewRun>),
 }
 
 /// A message to be put into an inbox.
@@ -522,7 +535,7 @@ impl Commit {
             step.open.iter().flat_map(StoredWait::texts).for_each(|(what, text)| see(what, text));
             step.shadows.iter().flat_map(ShadowWrite::texts).for_each(|(what, text)| see(what, text));
         }
-        for new in &self.create {
+        for new in self.create.iter().chain(self.send.iter().filter_map(SendMessage::creates)) {
             see("workflow", new.workflow.as_str());
             state(&new.first, &mut see);
             new.open.iter().flat_map(StoredWait::texts).for_each(|(what, text)| see(what, text));

@@ -791,6 +791,12 @@ impl Store for MemoryStore {
                 let first = open.min_by(|(a, one), (b, other)| (&one.topic, a).cmp(&(&other.topic, b)));
                 return first.map(row).into_iter().collect();
             }
+            if matches!(of, WaitFilter::Topics { .. }) {
+                let mut rows: Vec<_> = open.map(row).collect();
+                rows.sort_by(|a, b| (&a.wait.topic, a.run).cmp(&(&b.wait.topic, b.run)));
+                rows.truncate(page_rows(limit));
+                return rows;
+            }
             open.take(page_rows(limit) + 1).map(row).collect()
         });
         Ok(Page::cut(items, limit, |row: &WaitRow| format!("{}:{}", row.run, row.wait.activation)))

@@ -694,20 +694,34 @@ impl<'a, R: Rows> Planner<'a, R> {
     fn create(&mut self, create: Vec<NewRun>, results: Option<&Bytes>, plan: &mut Plan) {
         let first = plan.checkpoints.is_empty();
         for (index, new) in create.into_iter().enumerate() {
-            let (row, stored) = new_row(&new, self.at);
-            plan.committed.created.push(row.head(new.first.state));
-            plan.checkpoints.push(CheckpointRow {
-                run: new.run,
-                version: new.version,
-                stored,
-                // The reference of the commit points to its first checkpoint.
-                results: results.filter(|_| first && index == 0).cloned(),
-            });
-            plan.open.extend(new.open.into_iter().map(|wait| (new.run, wait)));
-            plan.shadows.extend(new.shadows.into_iter().map(|shadow| (new.run, shadow)));
-            self.runs.insert(new.run, (row, true));
-            self.dirty.push(new.run);
+            // The reference of the commit points to its first checkpoint.
+            let results = results.filter(|_| first && index == 0).cloned();
+            let head = self.insert(new, results, plan);
+            plan.committed.created.push(head);
         }
+    }
+
+    fn insert(&mut self, new: NewRun, results: Option<Bytes>, plan: &mut Plan) -> Head {
+        let (row, stored) = new_row(&new, self.at);
+        let head = row.head(new.first.state);
+        plan.checkpoints.push(CheckpointRow { run: new.run, version: new.version, stored, results });
+        plan.open.extend(new.open.into_iter().map(|wait| (new.run, wait)));
+        plan.shadows.extend(new.shadows.into_iter().map(|shadow| (new.run, shadow)));
+        self.runs.insert(new.run, (row, true));
+        self.dirty.push(new.run);
+        head
+    }
+
+    /// Makes sure that the run of a message exists and accepts it: inserts it, or opens it again if it has ended.
+    fn ensure(&mut self, new: NewRun, plan: &mut Plan) -> Result<(), Failed<R::Error>> {
+        if self.row(new.run)?.is_none() {
+            self.insert(new, None, plan);
+        } else if let Some((row, _)) = self.runs.get_mut(&new.run).filter(|(row, _)| row.status.is_final()) {
+            (row.status, row.wake, row.updated_at) = (new.status, new.wake, self.at);
+            // Whoever has read the ended run must read it again.
+            row.revision += 1;
+        }
+        Ok(())
     }
 
     /// Plans the documents. They are visible from the version that this commit creates. The last write to a key wins.
@@ -736,6 +750,9 @@ impl<'a, R: Rows> Planner<'a, R> {
 
     fn send(&mut self, send: SendMessage, plan: &mut Plan) -> Result<Delivery, Failed<R::Error>> {
         let SendMessage { to: run, message, missing } = send;
+        if let OnMissingRun::Create(new) = &missing {
+            self.ensure(new.as_ref().clone(), plan)?;
+        }
         let row = match self.row(run) {
             // An unreadable target must not block the messages to others.
             Err(Failed::Rows(error)) if missing == OnMissingRun::Drop && self.rows.is_bad(&error) => None,
@@ -745,7 +762,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         let Some((row, _)) = self.runs.get_mut(&run).filter(|_| alive) else {
             return match missing {
                 OnMissingRun::Drop => Ok(Delivery::Dropped),
-                OnMissingRun::Refuse => Err(Refused::NoTarget { run }.into()),
+                OnMissingRun::Refuse | OnMissingRun::Create(_) => Err(Refused::NoTarget { run }.into()),
             };
         };
         if message.counts && row.inbox_len >= self.limits.inbox {

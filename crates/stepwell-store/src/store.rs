@@ -371,6 +371,14 @@ pub enum WaitFilter {
         /// Upper bound of the topics, exclusive.
         before: String,
     },
+    /// Waits within a range of topics, in the order of topics, run and activation. There are no cursors: the next page
+    /// begins after the topic of the last wait.
+    Topics {
+        /// Lower bound of the topics, inclusive.
+        from: String,
+        /// Upper bound of the topics, exclusive.
+        before: String,
+    },
     /// Waits with a due time, in the order of due time, run and activation.
     Due,
 }
@@ -401,7 +409,7 @@ impl WaitFilter {
             WaitFilter::All => true,
             WaitFilter::Run(of) => *of == run,
             WaitFilter::Topic(topic) => wait.topic.as_ref() == Some(topic),
-            WaitFilter::FirstTopic { from, before } => {
+            WaitFilter::FirstTopic { from, before } | WaitFilter::Topics { from, before } => {
                 wait.topic.as_ref().is_some_and(|topic| topic >= from && topic < before)
             }
             WaitFilter::Due => wait.due.is_some(),

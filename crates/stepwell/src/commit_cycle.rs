@@ -16,6 +16,7 @@ use stepwell_store::{
     Status, StoreError, StoredWait, TenantScope,
 };
 
+use crate::admission;
 use crate::answering;
 use crate::concurrency::Permit;
 use crate::engine::Inner;
@@ -133,14 +134,13 @@ impl Inner {
         in_flight: &InFlightActions,
         by: CommittedBy,
     ) -> Result<CycleResult, CommitFailure> {
-        let (now, mut draft) = (self.host.now(), CommitDraft::new(loaded_run));
+        let mut draft = CommitDraft::new(loaded_run, self.host.now());
         let state = self.checkpoint_of(&next).map_err(CommitFailure::Undecidable)?;
         draft.add(next, state);
         // Results of the operations are in the state only after the commit, so the next step is planned then.
         let is_filled = !draft.extras.bindings.is_empty();
-        let next =
-            if is_filled { None } else { Some(self.follow(scope, &mut draft, in_flight, by, now).await) };
-        let CommitDraft { mut after, states, takes, definition, extras, in_order, .. } = draft;
+        let next = if is_filled { None } else { Some(self.follow(scope, &mut draft, in_flight, by).await) };
+        let CommitDraft { now, mut after, states, takes, definition, extras, in_order, .. } = draft;
         let in_flight = still_in_flight(in_flight, &after);
         let (status, wake, owner) = match &next {
             Some(next) => self.status_after_commit(loaded_run, &after, next, &in_flight, by, now),
@@ -205,10 +205,9 @@ impl Inner {
         draft: &mut CommitDraft<'_>,
         in_flight: &InFlightActions,
         by: CommittedBy,
-        now: Timestamp,
     ) -> NextStep {
         // Only the owner knows which actions are in flight for a run, so plan nothing for the run of another process.
-        let before = draft.before;
+        let (before, now) = (draft.before, draft.now);
         let free = matches!(by, CommittedBy::Owner) || before.head.owner.is_none();
         let free = free && !draft.is_command;
         loop {
@@ -311,9 +310,10 @@ impl Inner {
         let progress = match next {
             NextStep::Sleep(idle) => Err(*idle),
             NextStep::CancelChildren => Ok(Status::Cancelled),
-            NextStep::Commit(_) | NextStep::RunAction(_) | NextStep::FetchEarlierEvents(_) => {
-                Ok(Status::Running)
-            }
+            NextStep::Commit(_)
+            | NextStep::RunAction(_)
+            | NextStep::FetchEarlierEvents(_)
+            | NextStep::Admit => Ok(Status::Running),
         };
         match (by, progress) {
             (CommittedBy::Owner, Ok(status)) if self.is_stopping() && in_flight.is_empty() => {
@@ -369,6 +369,9 @@ impl Inner {
         commit.documents = documents;
         commit.keys = keys;
         commit.audit = audit;
+        let creates_gates = commit.send.iter().any(|send| send.creates().is_some());
+        let gates = self.registry.by_name(admission::gate::WORKFLOW).filter(|_| creates_gates);
+        let definitions: Vec<_> = definitions.into_iter().chain(gates).collect();
         let new = definitions.iter().filter(|workflow| !self.is_stored(scope, workflow.stored.hash));
         commit.definitions = new.map(|workflow| workflow.kept()).collect();
         commit
@@ -438,6 +441,7 @@ fn unplanned(head: &Head, by: CommittedBy, now: Timestamp) -> (Status, Option<Ti
 /// A commit under construction: consecutive changes of one run.
 struct CommitDraft<'a> {
     before: &'a LoadedRun,
+    now: Timestamp,
     /// The run after the changes so far.
     after: LoadedRun,
     states: Vec<NextState>,
@@ -450,9 +454,10 @@ struct CommitDraft<'a> {
 }
 
 impl<'a> CommitDraft<'a> {
-    fn new(before: &'a LoadedRun) -> Self {
+    fn new(before: &'a LoadedRun, now: Timestamp) -> Self {
         CommitDraft {
             before,
+            now,
             after: before.clone(),
             states: Vec::new(),
             takes: Vec::new(),
@@ -494,7 +499,8 @@ impl<'a> CommitDraft<'a> {
         self.takes.extend(takes);
         self.extras.extend(extras);
         notify_parent(was_over, after, &mut self.extras);
-        self.in_order |= in_order;
+        admission::follow(after, &mut self.extras, self.now);
+        self.in_order |= in_order || admission::gate::closes(after);
         self.is_command |= is_command;
         self.moves += 1;
     }
@@ -552,12 +558,13 @@ fn changed_waits(before: &LoadedRun, after: &LoadedRun) -> (Vec<StoredWait>, Vec
     let is_same = Arc::ptr_eq(&before.snapshot, &after.snapshot)
         && before.ledger.claims == after.ledger.claims
         && before.ledger.heartbeats == after.ledger.heartbeats;
-    if !has_tasks && (!has_waits || is_same) {
+    let is_admission_same = before.ledger.admission == after.ledger.admission;
+    if !has_tasks && is_admission_same && (!has_waits || is_same) {
         return (Vec::new(), Vec::new(), Vec::new());
     }
     let stored = |run: &LoadedRun| {
         let open = open_waits_of(run.definition(), &run.snapshot);
-        remote::with_tasks(run, waits::with_claims(run, open))
+        admission::queue::with_queue(run, remote::with_tasks(run, waits::with_claims(run, open)))
     };
     let (was, is) = (stored(before), stored(after));
     let gone = |wait: &&StoredWait| !is.iter().any(|now| now.activation == wait.activation);

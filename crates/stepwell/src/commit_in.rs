@@ -48,6 +48,7 @@ impl Engine {
         extras.keys.extend(start.key_for(run));
         extras.audit.extend(start.audit(run));
         extras.documents.extend(lists::kept(fresh.new.run, None, &fresh.loaded_run.snapshot));
+        extras.send.extend(fresh.joins);
         extras.create.push(fresh.new);
         Ok((run, inner.commit_of(self.scope(), extras, inner.host.now())))
     }

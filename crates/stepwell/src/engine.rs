@@ -337,6 +337,7 @@ impl Engine {
             registry: Registry::default(),
             reserved: Vec::new(),
         };
+        let builder = crate::admission::gate::equip(builder);
         let builder = crate::events::equip(schedule::equip(builder));
         let builder = crate::data::actions::equip(builder);
         let builder = crate::data::slot_actions::equip(builder);

@@ -87,6 +87,17 @@ pub enum EngineError {
     /// The idempotency key was used for a different request.
     #[error("key `{key}` was used for another {operation}: use a new key for a new request")]
     KeyReused { operation: String, key: String },
+    /// The concurrency limit of the workflow is reached, and the workflow refuses further runs.
+    #[error(
+        "workflow `{workflow}` already has {limit} active runs{}, which is its limit: start it again when one has ended",
+        key.as_ref().map(|key| format!(" for `{key}`")).unwrap_or_default()
+    )]
+    LimitReached {
+        workflow: Name,
+        /// The key of the limit.
+        key: Option<String>,
+        limit: u32,
+    },
     /// The inbox has reached its maximum number of messages.
     #[error("the inbox of run {run} is full ({max} signals): retry after some are consumed or expire")]
     InboxFull {

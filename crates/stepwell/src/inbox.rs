@@ -3,9 +3,12 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stepwell_core::admission::LimitKind;
 use stepwell_core::snapshot::{ActivationId, ChildEnd};
 use stepwell_core::{Name, RunId, Timestamp};
 use stepwell_store::{NewMessage, OnMissingRun, SendMessage, StoredMessage};
+
+use crate::admission::Verdict;
 
 /// A message in a run's inbox.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,6 +45,16 @@ pub(crate) enum MessageBody {
         accepted: Timestamp,
         payload: Value,
     },
+    /// To a gate: a run has joined its queue, or the numbers of the limit may have changed.
+    JoinedQueue,
+    /// To a gate: a run has left its queue, or no longer counts.
+    LeftGate {
+        run: RunId,
+        /// The request under which the gate knows the run.
+        request: u32,
+    },
+    /// From a gate: its answer to a request.
+    Admission { limit: LimitKind, request: u32, verdict: Verdict },
 }
 
 impl MessageBody {
@@ -51,6 +64,8 @@ impl MessageBody {
             MessageBody::Child { .. } => "child".to_owned(),
             MessageBody::Cancel => "cancel".to_owned(),
             MessageBody::Event { name, .. } => format!("event:{name}"),
+            MessageBody::JoinedQueue | MessageBody::LeftGate { .. } => "gate".to_owned(),
+            MessageBody::Admission { .. } => "admission".to_owned(),
         }
     }
 
@@ -108,6 +123,11 @@ mod tests {
                 accepted: Timestamp::from_millis(1_700_000_000_000),
                 payload: json!({"invoice": "i-1"}),
             },
+            MessageBody::JoinedQueue,
+            MessageBody::LeftGate { run: RunId::nil(), request: 2 },
+            MessageBody::Admission { limit: LimitKind::Concurrency, request: 1, verdict: Verdict::Admitted },
+            MessageBody::Admission { limit: LimitKind::Rate, request: 1, verdict: Verdict::Refused },
+            MessageBody::Admission { limit: LimitKind::Rate, request: 1, verdict: Verdict::Superseded },
         ];
         let written: Vec<Value> = bodies
             .iter()

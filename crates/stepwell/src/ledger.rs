@@ -9,6 +9,9 @@ use stepwell_core::dispatch::RetryRequest;
 use stepwell_core::snapshot::{ActivationId, ActivationStatus, Snapshot};
 use stepwell_core::{Cause, Failure, Name, RunId, Timestamp};
 
+use crate::admission::Admission;
+use crate::admission::gate::GateState;
+
 /// Number of failed attempts of a run that stay readable.
 pub const MAX_RECORDED_FAILURES: usize = 10;
 
@@ -50,6 +53,12 @@ pub struct Ledger {
     /// The waits that a person has claimed. A claim lapses by time alone.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) claims: BTreeMap<ActivationId, WaitClaim>,
+    /// The admission by the limits of the workflow; `None` if the workflow has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission: Option<Box<Admission>>,
+    /// The state of a gate. Only runs of the engine's own workflow of gates have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gate: Option<Box<GateState>>,
 }
 
 impl Default for Ledger {
@@ -66,6 +75,8 @@ impl Default for Ledger {
             events_fetched_at: BTreeMap::new(),
             heartbeats: BTreeMap::new(),
             claims: BTreeMap::new(),
+            admission: None,
+            gate: None,
         }
     }
 }
@@ -359,8 +370,11 @@ fn is_zero(count: &u32) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use stepwell_core::admission::{LimitKind, WhenFull};
 
     use super::*;
+    use crate::admission::gate::{EntryState, GateEntry, Rule};
+    use crate::admission::{AdmissionState, KeyedLimit};
 
     const FORMAT: &str = include_str!("../tests/formats/ledger.json");
 
@@ -396,6 +410,23 @@ mod tests {
         }
     }
 
+    fn limited(at: Timestamp) -> (Admission, GateState) {
+        let limit = |kind, key: Option<&str>| KeyedLimit { kind, key: key.map(str::to_owned) };
+        let limits = vec![limit(LimitKind::Concurrency, Some("ann")), limit(LimitKind::Rate, None)];
+        let state = AdmissionState::Queued { limit: 1, since: at };
+        let entry = GateEntry { run: RunId::nil(), request: 1, since: at, is: EntryState::Ending };
+        let gate = GateState {
+            workflow: "order".into(),
+            limit: limit(LimitKind::Rate, Some("ann")),
+            rule: Rule { limit: Some(3), window_ms: 60_000, when_full: WhenFull::CancelOldest },
+            runs: vec![entry],
+            begun: vec![at],
+            full_since: Some(at),
+            wake: Some(at),
+        };
+        (Admission { limits, state, request: 2 }, gate)
+    }
+
     /// Databases contain this format. It has every field, and every variant of the values in it.
     #[test]
     fn every_field_of_the_format_is_fixed() {
@@ -404,6 +435,7 @@ mod tests {
         let queued = QueuedTask { action: "pay".into(), at, lease: Some(lease(at)) };
         let (by, user, until) = ("apikey:ann".to_owned(), Some("ann".to_owned()), at.plus_ms(3_600_000));
         let claim = WaitClaim { by, user, at, until };
+        let (admission, gate) = limited(at);
         let ledger = Ledger {
             fence: 3,
             attempts: vec![
@@ -425,6 +457,8 @@ mod tests {
             events_fetched_at: [(5, at)].into(),
             heartbeats: [(6, at)].into(),
             claims: [(6, claim)].into(),
+            admission: Some(Box::new(admission)),
+            gate: Some(Box::new(gate)),
         };
         let written = ledger.write().expect("it differs from the default");
         let written: serde_json::Value = serde_json::from_slice(&written).expect("it is JSON");

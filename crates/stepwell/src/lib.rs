@@ -7,6 +7,7 @@
 
 pub mod action;
 pub mod actor;
+pub mod admission;
 mod answering;
 mod apply_outcome;
 mod builtin;
@@ -61,6 +62,7 @@ mod wakes;
 
 pub use action::{Action, ActionError, ActionInfo};
 pub use actor::{Actor, Grants, Permission};
+pub use admission::RunLimit;
 pub use call_check::{CallProblem, check_calls};
 pub use catalogue::{Catalogue, CatalogueError};
 pub use cx::{Cx, Once, Op};

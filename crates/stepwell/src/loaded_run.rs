@@ -195,9 +195,10 @@ impl LoadedRun {
         &self.workflow.definition
     }
 
-    /// Returns true if the start time of the run lies in the future.
+    /// Returns true if the start time of the run lies in the future, or if the run waits for its turn.
     pub(crate) fn is_pending(&self, now: Timestamp) -> bool {
-        self.snapshot.created_at() > now
+        let is_waiting = self.ledger.admission.as_ref().is_some_and(|admission| admission.is_waiting());
+        self.snapshot.created_at() > now || is_waiting
     }
 }
 

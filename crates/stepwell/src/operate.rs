@@ -17,6 +17,7 @@ use stepwell_store::{
 };
 
 use crate::actor::Permission;
+use crate::admission::{self, queue::with_queue};
 use crate::commit_cycle::{CommitFailure, CommittedBy, CycleResult, MAX_ATTEMPTS, open_waits_of};
 use crate::concurrency::Permit;
 use crate::engine::{Engine, Inner, OwnershipGuard, Run};
@@ -469,15 +470,14 @@ impl Inner {
         change.entry.actor.clone_from(&by.actor);
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
         let shadow_revision = self.shadow_revision();
-        let mut loaded_run = LoadedRun { workflow, ..original };
-        loaded_run.snapshot = Arc::new(change.snapshot);
-        let deadline = loaded_run.definition().timeout_ms().map(|ms| now.plus_ms(ms));
-        loaded_run.ledger = Ledger { deadline, ..Ledger::default() };
+        let snapshot = Arc::new(change.snapshot);
+        let mut loaded_run =
+            LoadedRun { workflow, snapshot, suspended: false, parent: None, root: id, ..original };
         loaded_run.inbox.clear();
-        loaded_run.suspended = false;
         loaded_run.head.run = id;
-        loaded_run.parent = None;
-        loaded_run.root = id;
+        let admission = self.admission_of(&loaded_run.workflow, &loaded_run.snapshot, (now, now), true)?;
+        let deadline = loaded_run.definition().timeout_ms().map(|ms| now.plus_ms(ms));
+        loaded_run.ledger = Ledger { admission, deadline, ..Ledger::default() };
         let next = self.plan(&loaded_run, &InFlightActions::new(), now).await;
         let (status, wake) = match &next {
             NextStep::Sleep(rest) => (rest.status, rest.wake),
@@ -500,9 +500,10 @@ impl Inner {
             parent: None,
             root: id,
             ledger: loaded_run.ledger.write(),
-            open: open_waits_of(loaded_run.definition(), &loaded_run.snapshot),
+            open: with_queue(&loaded_run, open_waits_of(loaded_run.definition(), &loaded_run.snapshot)),
             shadows: self.new_shadows(scope, &loaded_run).await,
         });
+        extras.send.extend(admission::join(&loaded_run.workflow, &loaded_run.ledger, now));
         extras.definitions.push(loaded_run.workflow.clone());
         extras.audit.push(by.audit(run, FORK, &json!({"version": version, "into": id})));
         extras.keys.extend(key.cloned());

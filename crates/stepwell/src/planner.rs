@@ -15,6 +15,7 @@ use stepwell_core::{
 };
 use stepwell_store::{AuditRow, Status};
 
+use crate::admission::{self, Admission, AdmissionState, Verdict};
 use crate::answering::{Accepted, REFUSED, run_actor, wait_of};
 use crate::apply_outcome::{failed, interrupted};
 use crate::engine::Options;
@@ -35,6 +36,8 @@ pub(crate) enum NextStep {
     /// Ask the store for events that arrived before this wait was committed. The commit that opened the wait must be
     /// durable first.
     FetchEarlierEvents(ActivationId),
+    /// Admit runs: the run is a gate and has messages, or it is time for the next run.
+    Admit,
     /// Tell the children of the cancelled run, in batches.
     CancelChildren,
     /// Do nothing until the wake-up time or the next message.
@@ -72,10 +75,16 @@ pub(crate) struct Planner<'a> {
 impl Planner<'_> {
     /// Returns the next step.
     pub(crate) async fn next_step(&self) -> NextStep {
+        if let Some(gate) = &self.loaded_run.ledger.gate {
+            return admission::gate::next_step(self.loaded_run, gate, self.now);
+        }
         if let Some(next) = self.cancellation().await {
             return next;
         }
         if let Some(next) = self.expired_signals() {
+            return next;
+        }
+        if let Some(next) = self.admission().await {
             return next;
         }
         if let Some(rest) = self.idle_if_stopped() {
@@ -129,6 +138,65 @@ impl Planner<'_> {
         }
     }
 
+    /// Joins the queue of the first limit when the start time has come, and applies the answers of gates.
+    async fn admission(&self) -> Option<NextStep> {
+        let LoadedRun { snapshot, ledger, inbox, .. } = self.loaded_run;
+        let admission = ledger.admission.as_ref().filter(|_| !snapshot.is_terminal())?;
+        if admission.state == AdmissionState::Scheduled && snapshot.created_at() <= self.now {
+            let mut ledger = ledger.clone();
+            let joined = Admission {
+                state: AdmissionState::Queued { limit: 0, since: self.now },
+                ..admission.as_ref().clone()
+            };
+            ledger.admission = Some(Box::new(joined));
+            let send = admission::join(&self.loaded_run.workflow, &ledger, self.now);
+            let mut joins = PendingCommit::note(ledger);
+            joins.extras.send.extend(send);
+            return Some(commit_step(joins));
+        }
+        for message in inbox {
+            let MessageBody::Admission { limit, request, verdict } = &message.body else { continue };
+            let answers = admission.awaits(*limit, *request, *verdict);
+            let word = match verdict {
+                _ if !answers => return Some(self.dropped(message, None)),
+                Verdict::Admitted => return self.admitted(message.seq).await,
+                Verdict::Refused => "__limit:refused",
+                Verdict::Superseded => "__limit:superseded",
+            };
+            let Ok(Decision::Change(mut change)) = self.decide(&Input::Cancelled).await else { continue };
+            change.entry.action = word.to_owned();
+            let mut cancelled = PendingCommit::change(change, self.loaded_run);
+            cancelled.ledger.cancel(self.loaded_run.run());
+            return Some(commit_step(cancelled.consuming(Some(message.seq))));
+        }
+        None
+    }
+
+    /// Lets the run pass a limit. A new run whose first place has a timer enters that place again when it begins: the
+    /// timer does not count the time in the queue.
+    async fn admitted(&self, message: u64) -> Option<NextStep> {
+        let (admission, send) = admission::admitted(self.loaded_run, self.now)?;
+        let begins = matches!(admission.state, AdmissionState::Admitted { .. });
+        let again = admission::first_place_with_timer(self.loaded_run).filter(|_| begins);
+        let entered = match again {
+            Some(to) => self.decide(&Input::Moved { activation: None, to }).await.ok(),
+            None => None,
+        };
+        let mut next = match entered {
+            Some(Decision::Change(mut change)) => {
+                change.entry.action = "__limit:admitted".to_owned();
+                let stopped = change.stopped.clone();
+                let mut next = PendingCommit::change(change, self.loaded_run);
+                next.ledger.stopped = stopped.map(|error| Stopped { at: self.now, error, activation: None });
+                next
+            }
+            _ => PendingCommit::note(self.loaded_run.ledger.clone()),
+        };
+        next.ledger.admission = Some(admission);
+        next.extras.send = send;
+        Some(commit_step(next.consuming(Some(message))))
+    }
+
     /// Drops a signal that expired before anything consumed it.
     fn expired_signals(&self) -> Option<NextStep> {
         let over = |message: &&InboxMessage| {
@@ -165,7 +233,7 @@ impl Planner<'_> {
             return Some(Idle { status: Status::Failed, wake });
         }
         if self.loaded_run.is_pending(self.now) {
-            let starts = Some(snapshot.created_at());
+            let starts = Some(snapshot.created_at()).filter(|at| *at > self.now);
             return Some(Idle { status: Status::Pending, wake: earliest([starts, wake]) });
         }
         None

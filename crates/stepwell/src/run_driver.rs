@@ -158,6 +158,7 @@ impl RunDriver {
                 NextStep::RunAction(act) => self.launch(*act).await,
                 NextStep::Commit(next) => self.commit(*next).await,
                 NextStep::FetchEarlierEvents(wait) => self.fetch_earlier_events(wait).await,
+                NextStep::Admit => self.admit().await,
                 NextStep::CancelChildren => self.cancel_descendants().await,
                 NextStep::Sleep(idle) => self.idle(idle).await,
             };
@@ -250,6 +251,18 @@ impl RunDriver {
             Ok(next) => self.commit(next).await,
             Err(error) => {
                 tracing::warn!(run = %self.loaded_run.run(), %error, "the earlier events of a wait could not be fetched");
+                self.pause().await;
+                if self.inner.is_stopping() { DriverStep::End } else { self.reload().await }
+            }
+        }
+    }
+
+    /// Lets a gate admit runs.
+    async fn admit(&mut self) -> DriverStep {
+        match self.inner.admit(self.scope, &self.loaded_run).await {
+            Ok(next) => self.commit(next).await,
+            Err(error) => {
+                tracing::warn!(run = %self.loaded_run.run(), %error, "the queue of a limit could not be read");
                 self.pause().await;
                 if self.inner.is_stopping() { DriverStep::End } else { self.reload().await }
             }

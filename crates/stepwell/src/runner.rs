@@ -458,6 +458,13 @@ fn decide(inner: Arc<Inner>, scope: TenantScope, loaded_run: LoadedRun, permit: 
                     PendingCommit::note(loaded_run.ledger.clone())
                 }
             },
+            NextStep::Admit => match inner.admit(scope, &loaded_run).await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::warn!(run = %loaded_run.run(), %error, "the queue of a limit could not be read");
+                    PendingCommit::note(loaded_run.ledger.clone())
+                }
+            },
             NextStep::RunAction(_) | NextStep::CancelChildren | NextStep::Sleep(_) => PendingCommit::note(loaded_run.ledger.clone()),
         };
         inner.record_activity();

@@ -10,9 +10,10 @@ use sha2::{Digest, Sha256};
 use stepwell_core::{DefinitionHash, Input, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
     AuditRow, Chain, Commit, Head, KeyLifetime, KeyWrite, NewRun, Parent, ProcessId, Record, RecordQuery,
-    Refused, ShadowWrite, Status, StoreError, TenantScope,
+    Refused, SendMessage, ShadowWrite, Status, StoreError, TenantScope,
 };
 
+use crate::admission::{self, queue};
 use crate::answering::{self, STARTED, Sender, is_restricted, signal_audit};
 use crate::commit_cycle::{CommitFailure, CycleResult, notify_parent, open_waits_of};
 use crate::concurrency::Permit;
@@ -244,6 +245,8 @@ impl Start {
 /// A new run that is ready to be committed.
 pub(crate) struct Fresh {
     pub(crate) new: NewRun,
+    /// The message with which the run joins the queue of a limit.
+    pub(crate) joins: Option<SendMessage>,
     pub(crate) loaded_run: LoadedRun,
     pub(crate) next: NextStep,
     /// The registry's counter of shadow columns when the run was built.
@@ -254,7 +257,8 @@ impl Fresh {
     /// Adds the run to the extras of another commit. If it ended or stopped at its start, the same commit notifies its
     /// parent.
     pub(crate) fn add_to_commit(self, extras: &mut CommitExtras) {
-        let Fresh { mut new, mut loaded_run, next: _, shadow_revision } = self;
+        let Fresh { mut new, joins, mut loaded_run, next: _, shadow_revision } = self;
+        extras.send.extend(joins);
         extras.shadow_revision =
             Some(extras.shadow_revision.map_or(shadow_revision, |known| known.min(shadow_revision)));
         notify_parent(false, &mut loaded_run, extras);
@@ -316,7 +320,9 @@ impl Inner {
         let timeout = workflow.definition.timeout_ms().map(|ms| starts_at.plus_ms(ms));
         let deadline = earliest([wanted.deadline.map(|when| when.after(now)), timeout]);
         let stopped = change.stopped.clone().map(|error| Stopped { at: now, error, activation: None });
-        let ledger = Ledger { deadline, child, stopped, ..Ledger::default() };
+        let is_limited = !wanted.any_strategy && stopped.is_none();
+        let admission = self.admission_of(&workflow, &change.snapshot, (starts_at, now), is_limited)?;
+        let ledger = Ledger { deadline, child, stopped, admission, ..Ledger::default() };
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
         let head = Head {
             run,
@@ -359,10 +365,11 @@ impl Inner {
             parent,
             root,
             ledger: loaded_run.ledger.write(),
-            open: open_waits_of(&workflow.definition, &loaded_run.snapshot),
+            open: queue::with_queue(&loaded_run, open_waits_of(&workflow.definition, &loaded_run.snapshot)),
             shadows,
         };
-        Ok(Fresh { new, loaded_run, next, shadow_revision })
+        let joins = admission::join(&workflow, &loaded_run.ledger, now);
+        Ok(Fresh { new, joins, loaded_run, next, shadow_revision })
     }
 
     /// Starts a run, with a first signal if one is given.
@@ -384,9 +391,13 @@ impl Inner {
         let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
         let permit = if first.is_some() { None } else { self.try_acquire_permit(scope.tenant(), &workflow) };
         let owner = permit.as_ref().map(|_| self.process());
-        let Fresh { new, loaded_run, next, shadow_revision } =
+        let Fresh { new, joins, loaded_run, next, shadow_revision } =
             self.fresh_of(scope, workflow.clone(), wanted, run, None, owner).await?;
+        if let Err(error) = self.refuse_if_full(scope, wanted, &loaded_run).await {
+            return self.find_started(scope, wanted).await?.ok_or(error);
+        }
         let mut extras = CommitExtras { definitions: vec![workflow.clone()], ..CommitExtras::default() };
+        extras.send.extend(joins);
         if let Some(signal) = first {
             let payload = signal.payload()?;
             self.check_signal(&loaded_run, &signal.name, &payload).await?;

@@ -60,7 +60,7 @@ impl Engine {
         let inner = self.inner.in_memory(Arc::new(MemoryStore::new()));
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let process = inner.process();
-        let Fresh { new, loaded_run, next, shadow_revision: _ } =
+        let Fresh { new, joins: _, loaded_run, next, shadow_revision: _ } =
             inner.fresh_of(self.scope, workflow, &start, run, None, Some(process)).await?;
         let documents = lists::kept(run, None, &loaded_run.snapshot);
         let extras = CommitExtras { create: vec![new], documents, ..CommitExtras::default() };

@@ -16,6 +16,7 @@ use stepwell_store::{
 };
 
 use crate::actor::{Actor, Permission};
+use crate::admission::queue::QueuedRun;
 use crate::answering::{self, Sender, may_answer, names};
 use crate::commit_cycle::{CommitFailure, MAX_ATTEMPTS};
 use crate::engine::{Engine, Inner};
@@ -247,7 +248,9 @@ impl Engine {
                 }
                 match OpenWaitRow::of(row, now) {
                     Some(wait) => items.extend(Some(wait).filter(|wait| query.has(wait))),
-                    None if TaskRow::of(row).is_none() => bad.push(unreadable_wait(row)),
+                    None if TaskRow::of(row).is_none() && QueuedRun::of(row).is_none() => {
+                        bad.push(unreadable_wait(row));
+                    }
                     None => {}
                 }
                 examined += 1;

@@ -16,6 +16,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::admission;
 use crate::definition::{Compiled, PlaceIndex, canonical};
 use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
@@ -93,6 +94,8 @@ pub enum ProblemCode {
     BadTimer,
     /// The name, path or default of a shadow column is not valid.
     BadShadow,
+    /// A concurrency or rate limit is not valid.
+    BadLimit,
     /// A trigger is not valid.
     BadTrigger,
     /// The workflow keeps its state in a token or behind a handle, but this part needs a durable run.
@@ -160,6 +163,7 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     let links = refs::resolve(&spec, limits, &mut report);
     let parts = parse::parse(&spec, &mut report);
     let shadows = shadow::columns(&spec, &mut report);
+    let admission = admission::check(&spec, &mut report);
     let routes = graph::explore(&spec, &links, limits, &mut report);
     let inside = bodies::nest(&spec, &links, &mut report);
     flows::check(&spec, &links, &mut report);
@@ -173,6 +177,7 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     let mut compiled = parse::assemble(spec, hash, &links, parts, &routes, inside);
     compiled.limits = limits.clone();
     compiled.shadows = shadows;
+    compiled.admission = admission;
     Ok(compiled)
 }
 

@@ -332,6 +332,7 @@ pub(super) fn assemble(
         input: parts.input,
         output: parts.output,
         shadows: Vec::new(),
+        admission: Default::default(),
         triggers: parts.triggers,
         spec,
     }

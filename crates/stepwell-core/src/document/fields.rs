@@ -367,7 +367,7 @@ pub(crate) fn span(node: &Node, name: &str, report: &mut Report) -> Option<Span>
     let value = node.to_value();
     match (duration_ms(&value), missing_unit(&format!("{name}: "), &value)) {
         (Some(ms), _) => Some(Span::Ms(ms)),
-        (None, Some(message)) if !message.contains(": -") => {
+        (None, Some(message)) => {
             report.add("value", node.at, message);
             None
         }

@@ -4,6 +4,7 @@
 //! are compiled into a definition (`compile.rs`), which keeps the document that it came from. All problems are
 //! reported, with line and column.
 
+mod admission;
 mod bundle;
 pub mod cases;
 mod compile;

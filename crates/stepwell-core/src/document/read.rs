@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::admission;
 use super::compile::END;
 use super::fields::{Fields, Report, expr, template, text, wrong};
 use super::model::{Body, Each, ItemErrors, Model, OnError, Sleep, Span, Step, StepKind, Wait};
@@ -107,6 +108,7 @@ fn spec_fields(fields: &mut Fields<'_>, frame: &mut Spec, report: &mut Report) -
     frame.strategy = fields.text("strategy", report);
     // 0 means unlimited, as for steps.
     frame.timeout_ms = fields.fixed_span("timeout", report).filter(|ms| *ms > 0);
+    admission::read(fields, frame, report);
     let before = report.count();
     let mut plain = parts(fields, report);
     let steps = fields.get("steps");

@@ -254,7 +254,7 @@ impl Raised {
         match &step.kind {
             StepKind::Call { action, .. } => self.call(action, check),
             StepKind::Workflow { .. } => {
-                self.add(&["childrenFailed", "cannotStart", "refused", "crashed", "denied"])
+                self.add(&["childrenFailed", "cannotStart", "refused", "crashed", "denied"]);
             }
             StepKind::Fail { code: Value::String(code), .. } => self.add(&[code]),
             StepKind::Fail { .. } => self.is_any = true,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use stepwell_core::ProblemCode as Code;
+use stepwell_core::admission::{ConcurrencyLimit, WhenFull};
 use stepwell_core::definition::UnreadableDefinition;
 use stepwell_core::retry::Retry;
 use stepwell_core::shadow::Shadow;
@@ -83,10 +84,11 @@ fn number(code: ProblemCode) -> usize {
         Code::NeedsDurableRun => 26,
         Code::NoWait => 27,
         Code::BadAnswerer => 28,
+        Code::BadLimit => 29,
     }
 }
 
-const CODES: usize = 29;
+const CODES: usize = 30;
 
 /// Returns one invalid spec per problem code, with the location of the problem.
 fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
@@ -129,6 +131,8 @@ fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
     all.push((Code::NeedsDurableRun, "transition `odd`", timed));
     all.push((Code::NoWait, "transition `odd`", with(|t| t.action("flow.sendOut"))));
     all.push((Code::NoWait, "transition `odd`", with(|t| t.action("flow.useStrategy"))));
+    let none = ConcurrencyLimit { key: None, limit: 0, when_full: WhenFull::Wait };
+    all.push((Code::BadLimit, "`concurrency`", order().concurrency(none)));
     all.push((Code::BadLoop, "place `round`", open_loop()));
     all.push((Code::BadPath, "transition `odd`", with(|t| t.set("vars..x", json!(1)))));
     all

@@ -295,7 +295,11 @@ impl ApiKeys {
     /// Returns the key whose complete text this is, without its secret. `None` = no valid key has this text.
     pub async fn valid(&self, text: &str) -> Result<Option<ApiKey>, EngineError> {
         let Some(Parsed { tenant, id, secret }) = Parsed::of(text) else { return Ok(None) };
-        let kept = self.records.read(TenantScope::trusted(tenant), id).await?;
+        let kept = match self.records.read(TenantScope::trusted(tenant), id).await {
+            // An unreadable key grants nothing.
+            Err(EngineError::Store(StoreError::Bad(_))) => None,
+            kept => kept?,
+        };
         let record = kept.map(|kept| kept.record).filter(|record| record.has(secret, self.engine.now()));
         Ok(record.map(|record| record.shown(id.to_owned(), None)))
     }

@@ -76,6 +76,7 @@ impl From<EngineError> for Problem {
             | EngineError::NoWait(_) => unanswerable(&error, detail),
             EngineError::KeyReused { .. } => key_reused(),
             EngineError::InboxFull { .. } => conflict("inboxFull").later(5),
+            EngineError::LimitReached { .. } => conflict("limitReached").later(1),
             EngineError::Limit(limit) | EngineError::Undecidable(DecideError::Limit(limit)) => {
                 unfit("limit").param("limit", limit.limit.as_str()).param("max", limit.max)
             }

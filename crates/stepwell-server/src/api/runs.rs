@@ -350,7 +350,9 @@ async fn shown_after(server: &Server, run: &Run, wait: Duration) -> Result<RunDe
             () = server.stopping() => {}
         }
     }
-    Ok(RunDetails::of(run.view().await?))
+    let view = run.view().await?;
+    let queued = run.limit_waited_for(&view).await?;
+    Ok(RunDetails::of(view, queued))
 }
 
 async fn history(call: Call<RunPath, ListHistory>) -> Result<Reply, Problem> {

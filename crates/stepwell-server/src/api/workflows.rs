@@ -1,6 +1,7 @@
 //! Routes of a tenant's workflows: list, show, activate, deactivate, archive and restore them.
 
 mod draft;
+pub(in crate::api) mod limits;
 mod version;
 
 use schemars::JsonSchema;
@@ -142,6 +143,7 @@ pub(super) fn routes() -> Vec<Route> {
         .to(|call| switch(call, async |catalogue, name| catalogue.restore(name).await)),
     ];
     routes.extend(draft::routes());
+    routes.extend(limits::routes());
     routes.extend(version::routes());
     routes
 }

@@ -273,6 +273,7 @@ impl Taken {
     fn arg(&self) -> Arg {
         let about = match self.kind {
             Kind::Json => format!("{}. {}", self.about, json_argument::HELP),
+            _ if self.has_run_id() => format!("{}; the beginning of the run's id is enough", self.about),
             _ => self.about.clone(),
         };
         let mut arg = Arg::new(self.id()).help(about).required(self.is_required);

@@ -23,11 +23,11 @@ impl Choice {
         Choice { name: name.replace('-', " "), values }
     }
 
-    /// Returns the message for a value that is not allowed.
+    /// Returns the message for a value that is not allowed, as a line.
     fn unknown(&self, given: &str) -> String {
         let near = near(given, self.values.iter().map(String::as_str));
         let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_else(|| ".".to_owned());
-        format!("unknown {} `{given}`{near} Allowed: {}", self.name, self.values.join(", "))
+        format!("unknown {} `{given}`{near} Allowed: {}\n", self.name, self.values.join(", "))
     }
 }
 

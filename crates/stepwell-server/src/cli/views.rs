@@ -57,7 +57,10 @@ fn run(run: &Value) -> String {
     if run["error"].is_object() {
         rows.push(("error", &failure));
     }
-    rows.extend([("version", &run["version"]), ("places", &run["places"])]);
+    rows.push(("version", &run["version"]));
+    if list(run, "places").next().is_some() {
+        rows.push(("places", &run["places"]));
+    }
     rows.extend([("created", &run["createdAt"]), ("updated", &run["updatedAt"])]);
     for (name, field) in [("next step", "wakeAt"), ("deadline", "deadline"), ("owner", "owner")] {
         rows.extend(run.get(field).map(|value| (name, value)));
@@ -201,9 +204,12 @@ fn test_case(case: &Value) -> String {
     });
     out.push_str(&section("recorded calls", &mocks.collect::<String>()));
     let happens = list(case, "happens").map(|happening| {
-        let fields = happening.as_object().into_iter().flatten();
-        let parts = fields.map(|(name, value)| format!("{name} {}", one_line(&text(value))));
-        format!("  {}\n", parts.collect::<Vec<_>>().join(", "))
+        let kinds = [("after", ""), ("signal", "payload"), ("event", "data"), ("cancel", "")];
+        let (kind, content) =
+            kinds.into_iter().find(|(kind, _)| happening.get(kind).is_some()).unwrap_or_default();
+        let content = happening.get(content).map(|content| format!(" {content}")).unwrap_or_default();
+        let line = one_line(&format!("{kind} {}{content}", text(&happening[kind])));
+        format!("  {line}\n")
     });
     out.push_str(&section("then", &happens.collect::<String>()));
     let expected = &case["expect"];

@@ -292,6 +292,7 @@ fn engine(error: EngineError) -> Problem {
         }
         EngineError::Store(StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::Fatal(_))
         | EngineError::InboxFull { .. }
+        | EngineError::LimitReached { .. }
         | EngineError::UnknownDefinition { .. }
         | EngineError::Stopped => unavailable(&error),
         EngineError::Store(

@@ -115,7 +115,9 @@ fn a_run_its_graph_its_diff_and_its_export_are_readable() {
     assert!(coloured.contains("\u{1b}[32m+ /vars/"), "{coloured:?}");
 
     let export = desk.out(&["run", "export", &run]);
-    for part in ["recorded calls\n  `count`: 1 result", "signal welcome", "outcome completed"] {
+    for part in
+        ["recorded calls\n  `count`: 1 result", "signal welcome {\"by\":\"joe\"}", "outcome completed"]
+    {
         assert!(export.contains(part), "{part} in {export}");
     }
     assert_eq!(desk.json(&["run", "export", &run])["expect"]["outcome"], "completed");
@@ -212,7 +214,9 @@ fn unknown_values_are_answered_with_the_allowed_ones() {
     let folder = tempfile::tempdir().unwrap();
     // No server is running: the values are checked before a request is sent.
     let run = |arguments: &[&str]| said(&stepwell(folder.path()).args(arguments).output().unwrap());
-    let (code, _, err) = run(&["run", "list", "--status", "faild"]);
+    let output = stepwell(folder.path()).args(["run", "list", "--status", "faild"]).output().unwrap();
+    assert!(output.stderr.ends_with(b"\n"), "{output:?}");
+    let (code, _, err) = said(&output);
     assert_eq!(code, Some(2), "{err}");
     assert!(
         err.contains("unknown status `faild`; did you mean `failed`? Allowed: pending, running"),

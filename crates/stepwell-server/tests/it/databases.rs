@@ -78,17 +78,27 @@ fn host() -> String {
     cluster().socket_dir().display().to_string().replace('/', "%2F")
 }
 
+/// Creates a database with the documented roles. Writes a `stepwell.toml` for it, and an API key, into a folder.
+pub(crate) fn prepare(folder: &Path, database: &str) {
+    execute(cluster(), "postgres", &[&format!("create database {database}")]);
+    execute(cluster(), database, &["create schema stepwell authorization stepwell_owner"]);
+    let config = block("toml").replace(&format!("{HOST}/app"), &format!("{}/{database}", host()));
+    std::fs::write(folder.join("stepwell.toml"), config).unwrap();
+    create_key(folder, database);
+}
+
 /// Starts the server in a folder with a `stepwell.toml`.
-fn start(folder: &Path) -> Serving {
+pub(crate) fn start(folder: &Path) -> Serving {
     let mut command = stepwell(folder);
     command.args(["server", "start", "--listen", "127.0.0.1:0"]);
     started(command, folder)
 }
 
 /// Creates an API key directly on the database of `stepwell.toml`. The servers in this folder use it.
-fn create_key(folder: &Path) {
+fn create_key(folder: &Path, database: &str) {
     let mut create = stepwell(folder);
-    create.args(["apikey", "create", "test", "--json", "--database-url", &url("stepwell_engine", "app")]);
+    create.args(["apikey", "create", "test", "--json", "--database-url"]);
+    create.arg(url("stepwell_engine", database));
     for permission in ["view", "read", "manage", "publish"] {
         create.args(["--permission", &format!("workflow:{permission}")]);
     }
@@ -116,7 +126,7 @@ fn documented_setup_works_and_restarts_with_least_privilege() {
     let config = block("toml", "migrate_url").replace(HOST, &host());
     assert!(config.contains("migrate_url") && config.contains("schema"), "{config}");
     std::fs::write(folder.path().join("stepwell.toml"), &config).unwrap();
-    create_key(folder.path());
+    create_key(folder.path(), "app");
     let mut server = start(folder.path());
     let text = "steps: [{ id: done, type: control.return, value: { $expr: payload.n * 2 } }]";
     let path = "/v1/workflows/double/versions?activate=true";

@@ -44,6 +44,7 @@ mod policies;
 mod previews;
 mod records;
 mod richer;
+mod run_limits;
 mod schedules;
 mod serving;
 mod site;

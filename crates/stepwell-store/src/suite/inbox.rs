@@ -11,6 +11,7 @@ use crate::commit::{
     Commit, CommitError, Delivery, NewMessage, NewRun, OnMissingRun, Refused, RunUpdate, SendMessage,
 };
 use crate::run::{Head, Status, StoredMessage};
+use crate::store::{Cleanup, CleanupKind};
 
 /// Builds a message that does not count against the limit.
 fn quiet(to: RunId, topic: &str) -> SendMessage {
@@ -20,6 +21,12 @@ fn quiet(to: RunId, topic: &str) -> SendMessage {
 /// Builds a message that is dropped if its run does not accept messages.
 fn maybe(to: RunId) -> SendMessage {
     SendMessage { to, message: message("maybe"), missing: OnMissingRun::Drop }
+}
+
+/// Builds a message that creates its run, due at once.
+fn creating(to: RunId, topic: &str) -> SendMessage {
+    let missing = OnMissingRun::Create(Box::new(due_run(to, 1)));
+    SendMessage { to, message: NewMessage { counts: false, ..message(topic) }, missing }
 }
 
 /// Takes all messages of the run's inbox in one step and returns their topics. `None` if the step was refused as stale.
@@ -270,6 +277,46 @@ cases! { inbox as __suite_inbox;
             let expected: Vec<_> = (0..EACH).map(|number| format!("{sender} {number}")).collect();
             assert_eq!(mine, expected.iter().collect::<Vec<_>>(), "in the order they were sent");
         }
+    }
+
+    /// B18: concurrent messages that create their run create it once, and all of them arrive.
+    async fn a_message_creates_its_run_once(store: &Shared) {
+        const SENDERS: u128 = 12;
+        let make = std::sync::Arc::new(Make::new());
+        let mut tasks = JoinSet::new();
+        for number in 2..SENDERS + 2 {
+            let (store, make) = (store.clone(), make.clone());
+            tasks.spawn(async move {
+                let create = vec![new_run(run(number))];
+                let send = vec![creating(run(1), &number.to_string())];
+                let done = apply(&store, Commit { create, send, ..make.commit() }).await;
+                assert_eq!(done.created.iter().map(|head| head.run).collect::<Vec<_>>(), [run(number)]);
+            });
+        }
+        tasks.join_all().await;
+        let loaded = load(store, run(1)).await;
+        assert_eq!((loaded.head.version, loaded.inbox.len() as u128), (0, SENDERS));
+        assert_eq!(wake_of(store, 1).await, Some(at(1)), "it is due");
+        let head = moved(store, make.step(step(&loaded.head, "on"))).await;
+        apply(store, make.send([creating(run(1), "more")])).await;
+        let loaded = load(store, run(1)).await;
+        assert_eq!((loaded.head.version, loaded.inbox.len() as u128), (head.version, SENDERS + 1), "it keeps its state");
+    }
+
+    /// B18: such a message opens a run that has ended, and a decision on the ended run is refused.
+    async fn a_message_that_creates_its_run_opens_an_ended_one(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let ended = moved(store, make.step(RunUpdate { status: Status::Completed, ..end(&head) })).await;
+        assert!(matches!(refuse(store, make.send([to(run(1), "late")])).await, Refused::NoTarget { .. }));
+        apply(store, make.send([creating(run(1), "open")])).await;
+        let loaded = load(store, run(1)).await;
+        assert_eq!((loaded.head.status, loaded.head.version), (Status::Running, ended.version));
+        assert_eq!((loaded.head.wake, loaded.inbox.len()), (Some(at(1)), 1));
+        assert!(matches!(refuse(store, make.step(attempt(&ended, None))).await, Refused::Moved { .. }));
+        let what = CleanupKind::Runs { ended_before: at(1_000) };
+        let cleanup = Cleanup { now: at(1_000), limit: 10, what };
+        assert_eq!(store.cleanup(ME, cleanup).await.unwrap().count, 0, "it has not ended");
     }
 
     /// B11: two runs that send to each other at the same time both make progress.

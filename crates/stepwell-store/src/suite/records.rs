@@ -295,6 +295,14 @@ cases! { records as __suite_records;
         assert_eq!(first("paid\u{1f}a ", "paid ").await.items, [row(1, on(3, "paid\u{1f}b"))]);
         assert_eq!(first("paid\u{1f}c", "paid ").await.items, []);
         assert_eq!(first("Z", "\u{7f}").await.items, [row(1, on(1, "paid\u{1f}a"))], "in the order of bytes");
+        let range = async |from: &str, before: &str, limit| {
+            let of = WaitFilter::Topics { from: from.to_owned(), before: before.to_owned() };
+            let page = store.waits(ME, WaitQuery { of, limit, cursor: None }).await.unwrap();
+            page.items.into_iter().map(|row| (row.run, row.wait.activation)).collect::<Vec<_>>()
+        };
+        assert_eq!(range("paid\u{1f}", "paid ", 4).await, [(run(1), 1), (run(1), 2), (run(2), 1), (run(2), 2)]);
+        assert_eq!(range("paid\u{1f}b", "paid ", 9).await, [(run(1), 3), (run(2), 3), (run(3), 3)]);
+        assert_eq!(range("paid\u{1f}b ", "paid ", 9).await, []);
         let other = RunUpdate { open: vec![on(1, "other")], ..step(&head, "other") };
         head = moved(store, make.step(other)).await;
         assert_eq!(all_waits(store, ME, of("Ä")).await, [], "the reopened wait has another topic");

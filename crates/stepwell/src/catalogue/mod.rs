@@ -65,13 +65,19 @@ impl Engine {
 }
 
 impl Catalogue {
-    /// Updates the schedules of triggers after a committed change of these workflows. If the process dies before this
-    /// call, maintenance derives the same schedules from the catalogue.
+    /// Updates the schedules of triggers and wakes the gates of limits after a committed change of these workflows. If
+    /// the process dies before this call, maintenance derives the same schedules from the catalogue, and gates with a
+    /// queue read the limit at their next check.
     async fn after_change(&self, names: &[Name]) {
         let tenant = self.engine.scope().tenant();
         tracing::debug!(%tenant, ?names, "workflows changed in the catalogue");
         if let Err(error) = self.engine.inner.plan_triggers(self.engine.scope()).await {
             tracing::warn!(%tenant, %error, "the schedules of triggers could not be updated; retried later");
+        }
+        for name in names {
+            if let Err(error) = self.engine.inner.wake_gates(self.engine.scope(), name).await {
+                tracing::warn!(%tenant, workflow = %name, %error, "waiting runs learn of their new limit later");
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use stepwell_store::{
 use super::Doctor;
 use super::finding::{Example, FindingKind, Remedy, Severity, span};
 use super::runs::is_own;
+use crate::admission::queue::QueuedRun;
 use crate::error::EngineError;
 use crate::maintenance::ago;
 use crate::remote::{TaskRow, TaskState};
@@ -39,6 +40,9 @@ impl Doctor<'_> {
         for row in &page.items {
             if let Some(task) = TaskRow::of(row) {
                 self.task(&task);
+                continue;
+            }
+            if QueuedRun::of(row).is_some() {
                 continue;
             }
             let is_overdue = row.wait.until.is_some_and(|until| self.is_late(until));
@@ -279,6 +283,9 @@ impl Doctor<'_> {
         for row in &page.items {
             if let Some(task) = TaskRow::of(row) {
                 self.task(&task);
+                continue;
+            }
+            if QueuedRun::of(row).is_some() {
                 continue;
             }
             let is_overdue = row.wait.until.is_some_and(|until| self.is_late(until));

@@ -58,6 +58,8 @@ pub enum FindingKind {
     WaitsOld,
     /// Tasks of a remote action wait for a worker.
     TasksWaiting,
+    /// Runs have waited for a limit of their workflow for a long time.
+    LimitsFull,
     /// Runs are suspended by an operator.
     RunsSuspended,
     /// The delivery of events fails or has failed.
@@ -97,6 +99,7 @@ impl FindingKind {
             FindingKind::WaitsOverdue => "waitsOverdue",
             FindingKind::WaitsOld => "waitsOld",
             FindingKind::TasksWaiting => "tasksWaiting",
+            FindingKind::LimitsFull => "limitsFull",
             FindingKind::RunsSuspended => "runsSuspended",
             FindingKind::EventsFailed => "eventsFailed",
             FindingKind::SchedulesStopped => "schedulesStopped",

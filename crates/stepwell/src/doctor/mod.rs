@@ -7,6 +7,7 @@
 
 mod checks;
 mod finding;
+mod limits;
 mod one;
 mod rows;
 mod runs;
@@ -145,6 +146,7 @@ impl Engine {
         doctor.due().await?;
         doctor.at_work().await?;
         doctor.waits().await?;
+        doctor.limits().await?;
         doctor.schedules().await?;
         doctor.handles().await?;
         doctor.audit().await?;

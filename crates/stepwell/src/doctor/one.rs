@@ -197,6 +197,7 @@ impl Engine {
                 None => "commit bookkeeping without a change of state".to_owned(),
             },
             NextStep::FetchEarlierEvents(_) => "query events that arrived before the wait began".to_owned(),
+            NextStep::Admit => "admit runs that wait for a limit".to_owned(),
             NextStep::CancelChildren => "cancel the children of the cancelled run".to_owned(),
             NextStep::Sleep(rest) => match (rest.status.is_final(), rest.wake) {
                 (true, _) => "none: the run has ended".to_owned(),

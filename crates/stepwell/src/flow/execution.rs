@@ -168,7 +168,10 @@ impl<'a> FlowExecution<'a> {
                     let PlannedAction { call, .. } = *act;
                     return Ok(Some(Box::new(call)));
                 }
-                NextStep::FetchEarlierEvents(_) | NextStep::CancelChildren | NextStep::Sleep(_) => {
+                NextStep::FetchEarlierEvents(_)
+                | NextStep::Admit
+                | NextStep::CancelChildren
+                | NextStep::Sleep(_) => {
                     return Ok(None);
                 }
             }

@@ -27,6 +27,7 @@ mod previews;
 mod remote;
 mod retention;
 mod run_ids;
+mod run_limits;
 mod schedules;
 mod shadows;
 mod signals;

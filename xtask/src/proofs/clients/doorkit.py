@@ -185,7 +185,8 @@ class Cli:
         if found not in arguments:
             return None
         value = arguments.pop(found)
-        written = lambda value: value if isinstance(value, str) and known.kind != "json" and found != "body" else json.dumps(value)
+        is_json = known.kind == "json" or found == "body"
+        written = lambda value: value if isinstance(value, str) and not is_json else self.as_json(value)
         if known.positional:
             return places.append(written(value))
         if known.kind == "flag":
@@ -194,13 +195,20 @@ class Cli:
             words.append(f"{known.name}={written(one)}")
         return None
 
+    def as_json(self, value):
+        """Returns a JSON argument. What is too long for an argument goes into a file."""
+        text = json.dumps(value)
+        return text if len(text) < 100_000 else "@" + self.world.file(text)
+
     def command(self, words, key=None, json_output=True, seconds=60):
         """Runs any command against the server."""
         own = {"STEPWELL_SERVER": "http://" + self.world.server.address, "STEPWELL_API_KEY": key or self.world.key}
         words = [self.world.program, *words, *(["--json"] if json_output else []), *(["--yes"] if json_output else [])]
         done = subprocess.run(words, cwd=self.world.folder, env=environment(own), capture_output=True, text=True, timeout=seconds)
         try:
-            value = json.loads(done.stdout) if done.stdout.strip() else None
+            # With `--json`, a refusal is a problem in JSON on standard error.
+            printed = done.stdout.strip() or (done.stderr.strip() if done.returncode else "")
+            value = json.loads(printed) if printed else None
         except ValueError:
             value = None
         return Reply(done.returncode, done.stdout + done.stderr, done.returncode != 0, value)

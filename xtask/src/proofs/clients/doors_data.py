@@ -660,15 +660,14 @@ def a_page_of_links_has_100_by_default(w):
 @promise("D8")
 def a_value_over_256_kib_is_refused_before_any_write(w):
     space, fits = w.fresh("space"), 256 * 1024 - 2
-    as_value = lambda text: "@" + w.file(json.dumps(text)) if w.door.name == "cli" else text
     big = {"namespace": space, "key": "big"}
-    same(w.ok("setKey", value=as_value("x" * fits), **big)["revision"], 1)
-    w.no(422, "setKey", value=as_value("y" * (fits + 1)), **big)
+    same(w.ok("setKey", value="x" * fits, **big)["revision"], 1)
+    w.no(422, "setKey", value="y" * (fits + 1), **big)
     shown = w.ok("getKey", **big)
     same([shown["revision"], len(shown["value"]), shown["value"][0]], [1, fits, "x"], "the value after the refused one")
     ends = {"from": entity("a"), "to": entity("b")}
     if w.door.name == "cli":
-        words = ["link", "put", space, json.dumps(ends["from"]), json.dumps(ends["to"]), "--attributes=" + as_value("x" * (fits + 1))]
+        words = ["link", "put", space, json.dumps(ends["from"]), json.dumps(ends["to"]), "--attributes=" + w.door.as_json("x" * (fits + 1))]
         same(w.door.command(words).status, 6, "the exit code for too large attributes")
     else:
         w.no(422, "putLink", namespace=space, attributes="x" * (fits + 1), **ends)

@@ -257,6 +257,25 @@ def a_start_is_idempotent_may_signal_wait_and_have_a_deadline(w):
     same(w.show(off)["status"], "pending", "a start that is put off for longer")
 
 
+@promise("B18")
+def limited_runs_wait_for_their_turn_in_order_of_arrival(w):
+    flow = w.publish("name: NAME\nconcurrency: { key: { $expr: payload.who }, limit: 1 }\n" + ASK.split("\n", 1)[1])
+    ann = [w.ok("startRun", workflow=flow, input={"who": "ann"})["id"] for _ in range(3)]
+    bob = w.ok("startRun", workflow=flow, input={"who": "bob"})["id"]
+    w.until(ann[0], "waiting")
+    w.until(bob, "waiting")
+    last = w.show(ann[2])
+    same((last["status"], last["waitingFor"]["key"], last["waitingFor"]["position"]), ("pending", "ann", 2), "the last run")
+    keys = {row["key"]: (row["active"], row["waiting"]) for row in w.ok("listLimits", name=flow)["items"]}
+    same(keys, {"ann": (1, 2), "bob": (1, 0)}, "active and waiting runs by key")
+    w.send(ann[0], "ask", "go")
+    w.until(ann[1], "waiting")
+    same(w.show(ann[2])["status"], "pending", "the run behind the next one")
+    alone = w.publish("name: NAME\nconcurrency: { limit: 1, whenFull: refuse }\n" + ASK.split("\n", 1)[1])
+    w.ok("startRun", workflow=alone)
+    w.no(409, "startRun", workflow=alone)
+
+
 @promise("B18", alone=True)
 def retention_removes_a_run_but_not_its_audit_trail(w):
     w.own_tenant()

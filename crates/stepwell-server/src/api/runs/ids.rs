@@ -33,11 +33,11 @@ struct ShortenIds {
     runs: Vec<RunId>,
 }
 
-/// Abbreviated ids.
+/// Abbreviated run ids, in the order of the request.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct ShortIds {
-    /// The shortest unique beginning of each id, in the order of the request: at least 8 characters.
+    /// The shortest unique beginning of each id: at least 8 characters.
     ids: Vec<String>,
 }
 

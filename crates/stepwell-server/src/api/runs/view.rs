@@ -8,10 +8,11 @@ use stepwell::core::{Failure, Name, RunId, Timestamp};
 use stepwell::ledger::{Attempts, FailedAttempt};
 use stepwell::shadows::RunColumns;
 use stepwell::store::{BadRow, HistoryRow, RunSummary};
-use stepwell::{RunView, TaskId};
+use stepwell::{RunLimit, RunView, TaskId};
 
 use crate::api::conditions::{ColumnValues, column_values};
 use crate::api::shapes::{Id, Instant, RunStatus};
+use crate::api::workflows::limits::WaitingFor;
 
 /// A run in a listing.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -119,6 +120,9 @@ pub(super) struct RunDetails {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     wake_at: Option<Timestamp>,
+    /// Limit that the run waits for before it begins; absent if it waits for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_for: Option<WaitingFor>,
     /// Id of the process that owns the run; absent if no process does.
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
@@ -225,7 +229,7 @@ impl From<Failure> for RunFailure {
 }
 
 impl RunDetails {
-    pub(super) fn of(view: RunView) -> Self {
+    pub(super) fn of(view: RunView, queued: Option<RunLimit>) -> Self {
         let snapshot = &view.snapshot;
         let result = snapshot.finished().and_then(|finished| match finished {
             RunEnd::Completed { output, .. } => Some(output.clone().unwrap_or_default()),
@@ -259,6 +263,7 @@ impl RunDetails {
             buffered_signals: view.buffered_signals,
             deadline: view.ledger.deadline,
             wake_at: view.wake,
+            waiting_for: queued.map(WaitingFor::from),
             owner: view.owner.map(|owner| owner.0.to_string()),
             created_at: snapshot.created_at(),
             updated_at: snapshot.updated_at(),
