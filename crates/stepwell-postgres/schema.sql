@@ -34,7 +34,7 @@ create index runs_due on runs (tenant, wake_at, id) where owner is null and wake
 create index runs_owned on runs (tenant, owner, id) where owner is not null;
 create index runs_by_workflow on runs (tenant, workflow, id);
 create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
-create index runs_ended on runs (tenant, ended_at, id) where ended_at is not null and wake_at is null;
+create index runs_ended on runs (tenant, workflow, ended_at, id) where ended_at is not null and wake_at is null;
 create index runs_not_running on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
 
 -- Append-only.
@@ -307,6 +307,35 @@ begin
     )
     select array_agg(k.run) into done from kept k;
     return done;
+end $$;
+
+-- Cuts the audit trail at a seal: deletes the audit rows of this seal and of all earlier ones, and the earlier seals. The
+-- newest seal stays. A batch ends with a whole seal. Returns the number of deleted rows. The function runs with the rights
+-- of its owner, because the engine's role can only append to the audit trail.
+create function cut_audit(tenant uuid, through bigint, most bigint) returns bigint
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    sealed record;
+    gone bigint;
+    total bigint := 0;
+begin
+    for sealed in select s.number, s.rows from seals s
+                   where s.tenant = $1 and s.number <= $2
+                     and s.number < (select max(n.number) from seals n where n.tenant = $1)
+                   order by s.number loop
+        delete from audit a
+         where a.tenant = $1
+           and a.commit_id = any (array(select encode(substring(sealed.rows from i * 56 + 1 for 16), 'hex')::uuid
+                                          from generate_series(0, octet_length(sealed.rows) / 56 - 1) i));
+        get diagnostics gone = row_count;
+        total := total + gone;
+        if sealed.number < $2 then
+            delete from seals s where s.tenant = $1 and s.number = sealed.number;
+        end if;
+        exit when total >= $3;
+    end loop;
+    return total;
 end $$;
 
 -- Row-level security is the second line of defence: a session that has set no tenant sees no rows.

@@ -8,7 +8,7 @@ use crate::retry::Retry;
 use crate::shadow::Shadow;
 use crate::spec::{
     ActionSpec, Assign, Completion, DeliveryGuarantee, Firing, Fork, Guard, Join, LoopStep, Place, Quorum,
-    Raise, SignalSpec, Spec, Transition, TransitionTrigger, Trigger, Wait,
+    Raise, Retention, SignalSpec, Spec, Transition, TransitionTrigger, Trigger, Wait,
 };
 
 impl Spec {
@@ -32,6 +32,7 @@ impl Spec {
             timeout_ms: None,
             concurrency: None,
             rate_limit: None,
+            retention: None,
             firing: Firing::default(),
             completion: Completion::default(),
             document: None,
@@ -70,6 +71,13 @@ impl Spec {
     #[must_use]
     pub fn timeout_ms(mut self, ms: u64) -> Self {
         self.timeout_ms = Some(ms);
+        self
+    }
+
+    /// Sets the time for which ended runs are kept.
+    #[must_use]
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = Some(retention);
         self
     }
 

@@ -66,9 +66,14 @@ pub struct Spec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// Limit on the number of runs that are active at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<ConcurrencyLimit>,
     /// Limit on the number of runs that begin within a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimit>,
+    /// Time for which ended runs are kept. Default: set by the host program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
     /// The rule for choosing among several transitions whose guards pass.
     #[serde(default, skip_serializing_if = "is_default")]
     pub firing: Firing,
@@ -78,6 +83,56 @@ pub struct Spec {
     /// The workflow document from which the spec was compiled, without its tests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Box<Value>>,
+}
+
+/// Time for which ended runs of a workflow are kept: text such as `P7D`, or `never` for runs that are never deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retention {
+    /// Runs are deleted when this time, in milliseconds, has passed since their end.
+    Ms(u64),
+    /// Runs are never deleted.
+    Never,
+}
+
+/// The word for a retention without end.
+const NEVER: &str = "never";
+
+impl Retention {
+    /// Parses a duration such as `7d` or `P7D`, or `never`. Returns `None` for other text.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == NEVER {
+            return Some(Retention::Never);
+        }
+        crate::time::duration_ms(&Value::String(text.to_owned())).map(Retention::Ms)
+    }
+
+    /// Returns the time in milliseconds; `None` = never deleted.
+    pub fn ms(self) -> Option<u64> {
+        match self {
+            Retention::Ms(ms) => Some(ms),
+            Retention::Never => None,
+        }
+    }
+}
+
+impl Serialize for Retention {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Retention::Ms(ms) => serializer.serialize_str(&crate::document::cases::duration(*ms)),
+            Retention::Never => serializer.serialize_str(NEVER),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Retention {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || {
+            let message = format!("`{text}` is not a duration, such as `30d` or `P30D`, and not `{NEVER}`");
+            serde::de::Error::custom(message)
+        };
+        Retention::parse(&text).ok_or_else(wrong)
+    }
 }
 
 /// The rule for choosing among several transitions whose guards pass.

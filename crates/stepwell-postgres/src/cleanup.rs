@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use stepwell_core::RunId;
+use stepwell_core::{Name, RunId};
 use stepwell_store::retention::{Cut, Versions, cut};
-use stepwell_store::{Cleanup, CleanupKind, CleanupResult, TenantId};
+use stepwell_store::{Cleanup, CleanupKind, CleanupResult, EndedBefore, TenantId};
 use uuid::Uuid;
 
 use crate::connection::{Connections, Mode, Param, Transaction, Visibility};
@@ -28,8 +28,11 @@ pub(crate) async fn cleanup(on: &Connections, tenant: TenantId, cleanup: &Cleanu
         CleanupKind::Handles { expired_by } => {
             handles::cleanup(on, tenant, *expired_by, cleanup.limit).await?
         }
-        CleanupKind::Runs { ended_before } => {
-            purge(on, tenant, PurgeTarget::Ended(ended_before.micros(), i64::from(cleanup.limit))).await?
+        CleanupKind::Runs(before) => purge_ended(on, tenant, before, cleanup.limit).await?,
+        CleanupKind::Audit { through } => {
+            let which: [Param<'_>; 3] = [&tenant.uuid(), &rows::int(*through), &i64::from(cleanup.limit)];
+            let rows = on.one(Visibility::Tenant(tenant), Mode::Writes, sql::audit_cut, &which).await?;
+            rows.first().map(|row| rows::unsigned(row, 0)).transpose()?.unwrap_or(0)
         }
         CleanupKind::Run(run) => {
             return Ok(CleanupResult {
@@ -61,10 +64,34 @@ async fn expired(
     Ok(rows.len() as u64)
 }
 
+/// Deletes up to `limit` runs that ended before the time of their workflow, one workflow after the other. Returns their
+/// number.
+async fn purge_ended(on: &Connections, tenant: TenantId, before: &EndedBefore, limit: u32) -> Read<u64> {
+    let (limit, mut count, mut after) = (u64::from(limit), 0, String::new());
+    while count < limit {
+        let next = match before.usual {
+            None => before.next_named(&after).cloned(),
+            Some(_) => {
+                let which: [Param<'_>; 2] = [&tenant.uuid(), &after];
+                let found =
+                    on.one(Visibility::Tenant(tenant), Mode::Reads, sql::cleanup_workflows, &which).await?;
+                found.first().map(|row| rows::get::<String>(row, 0)).transpose()?.map(Name::from)
+            }
+        };
+        let Some(workflow) = next else { break };
+        after = workflow.as_str().to_owned();
+        if let Some(before) = before.of(&workflow) {
+            let target = PurgeTarget::Ended(after.clone(), before.micros(), rows::int(limit - count));
+            count += purge(on, tenant, target).await?;
+        }
+    }
+    Ok(count)
+}
+
 /// The runs to delete.
 enum PurgeTarget {
-    /// Runs that ended before a time, and their maximum number.
-    Ended(i64, i64),
+    /// Runs of a workflow that ended before a time, and their maximum number.
+    Ended(String, i64, i64),
     Run(Uuid),
 }
 
@@ -95,19 +122,23 @@ async fn purge(on: &Connections, tenant: TenantId, which: PurgeTarget) -> Read<u
     let transaction = Transaction::new(connection);
     let connection = transaction.on();
     let begin = on.begin(Visibility::Tenant(tenant), Mode::Writes);
-    let (begun, found) = match which {
-        PurgeTarget::Ended(before, limit) => {
-            let which: [Param<'_>; 3] = [&id, &before, &limit];
+    let (begun, found) = match &which {
+        PurgeTarget::Ended(workflow, before, limit) => {
+            let which: [Param<'_>; 4] = [&id, workflow, before, limit];
             tokio::join!(connection.begin(&begin), connection.ask(&find, &which))
         }
         PurgeTarget::Run(run) => {
-            let which: [Param<'_>; 2] = [&id, &vec![run]];
+            let which: [Param<'_>; 2] = [&id, &vec![*run]];
             tokio::join!(connection.begin(&begin), connection.ask(&find, &which))
         }
     };
     begun?;
     let found = found?.iter().map(|row| rows::get(row, 0)).collect::<Read<Vec<Uuid>>>()?;
     let count = found.len() as u64;
+    if count == 0 && matches!(which, PurgeTarget::Ended(..)) {
+        transaction.roll_back().await?;
+        return Ok(0);
+    }
     let ended = match which {
         PurgeTarget::Ended(..) => found,
         // Other data of the run may be left even if its row is gone.

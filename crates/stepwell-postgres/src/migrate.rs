@@ -165,7 +165,9 @@ async fn grant(transaction: &Transaction<'_>, schema: Option<&str>, role: &str) 
         grants.push_str(&format!("grant {rights} on {tables} to {role};"));
     }
     grants.push_str(&format!(
-        "grant execute on function commit_runs(uuid, run_record[], checkpoint_record[]) to {role};"
+        "grant execute on function commit_runs(uuid, run_record[], checkpoint_record[]) to {role};
+         revoke execute on function cut_audit(uuid, bigint, bigint) from public;
+         grant execute on function cut_audit(uuid, bigint, bigint) to {role};"
     ));
     transaction.batch_execute(&grants).await.map_err(failed)
 }

@@ -184,7 +184,8 @@ pub(crate) fn whole_cell(row: &Row, from: usize, space: Space, owner: &str) -> R
 pub(crate) fn key(row: &Row, operation: &str, key: &str) -> Read<KeyRow> {
     let run: Option<Uuid> = get(row, 4)?;
     let lifetime = match (instant(row, 3)?, run) {
-        (Some(until), _) => KeyLifetime::Until(until),
+        (Some(until), Some(run)) => KeyLifetime::UntilWithRun(until, RunId::new(run)),
+        (Some(until), None) => KeyLifetime::Until(until),
         (None, Some(run)) => KeyLifetime::WithRun(RunId::new(run)),
         (None, None) => return Err(unreadable(3)),
     };
@@ -202,10 +203,7 @@ pub(crate) fn key(row: &Row, operation: &str, key: &str) -> Read<KeyRow> {
 
 /// Returns the lifetime of an idempotency key as its two columns.
 pub(crate) fn lifetime(lifetime: KeyLifetime) -> (Option<i64>, Option<Uuid>) {
-    match lifetime {
-        KeyLifetime::Until(until) => (Some(until.micros()), None),
-        KeyLifetime::WithRun(run) => (None, Some(run.uuid())),
-    }
+    (lifetime.until().map(Timestamp::micros), lifetime.run().map(RunId::uuid))
 }
 
 pub(crate) fn run_id(row: &Row, column: usize) -> Read<RunId> {

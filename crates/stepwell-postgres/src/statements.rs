@@ -11,12 +11,13 @@ macro_rules! sql {
 
 sql! {
     backend_busy backend_end database_info database_status database_version role_info search_path settings
-    audit_find audit_insert audit_list audit_of_commits audit_of_run audit_trace
+    audit_cut audit_find audit_insert audit_list audit_of_commits audit_of_run audit_trace
     cell_get cells_insert cells_list cells_lock cells_put
     checkpoint_base checkpoint_commit checkpoint_oldest checkpoints_insert
     claim_due claim_orphans find_due find_orphans
     commit commit_spread
     cleanup_cells cleanup_checkpoints cleanup_documents cleanup_handles cleanup_keys cleanup_runs cleanup_tombstones
+    cleanup_workflows
     definition_get definitions_all definitions_of_workflow definitions_put
     document_get documents_at documents_hide documents_insert documents_now
     due due_spread tenant_check tenant_get tenant_put tenants_after

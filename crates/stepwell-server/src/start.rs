@@ -214,10 +214,12 @@ fn refused_database(database: &Database, error: &OpenPostgresError) -> Failure {
 
 /// Returns the engine options of the settings.
 pub(crate) fn options(settings: &Settings) -> Options {
-    let (engine, flows) = (&settings.engine, &settings.flows);
+    let (engine, data, audit, flows) = (&settings.engine, &settings.data, &settings.audit, &settings.flows);
     // A time to live without end is longer than any clock.
     let ttl = |ttl: Lifetime| ttl.ms().unwrap_or(u64::MAX);
     let per_workflow = engine.max_runs_per_workflow.iter();
+    let own = engine.workflow_retention.iter();
+    let tombstones = data.tombstones.iter();
     Options {
         max_runs: engine.max_runs,
         max_runs_per_workflow: per_workflow.map(|(name, most)| (name.as_str().into(), *most)).collect(),
@@ -229,7 +231,12 @@ pub(crate) fn options(settings: &Settings) -> Options {
         event_ttl_ms: ttl(engine.event_ttl),
         maintenance_interval_ms: engine.maintenance_interval.ms(),
         limits: settings.limits.0.clone(),
-        retention_ms: engine.retention.map(crate::config::Span::ms),
+        retention_ms: engine.retention.ms(),
+        workflow_retention_ms: own.map(|(name, kept)| (name.as_str().into(), kept.ms())).collect(),
+        audit_retention_ms: audit.retention.ms(),
+        tombstone_retention_ms: tombstones
+            .filter_map(|(name, kept)| Some((name.clone(), kept.ms()?)))
+            .collect(),
         handle_retention_ms: flows.handle_retention.ms(),
         idempotency_key_ttl_ms: ttl(engine.idempotency_key_ttl),
         ..Options::default()

@@ -31,7 +31,7 @@ create index runs_due on runs (tenant, wake_at, id) where owner is null and wake
 create index runs_owned on runs (tenant, owner, id) where owner is not null;
 create index runs_by_workflow on runs (tenant, workflow, id);
 create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
-create index runs_ended on runs (tenant, updated_at, id) where status in ('completed', 'cancelled') and wake_at is null;
+create index runs_ended on runs (tenant, workflow, updated_at, id) where status in ('completed', 'cancelled') and wake_at is null;
 create index runs_not_running on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
 
 -- Append-only. A rowid table, because rows of this size cost twice as much in a WITHOUT ROWID table.

@@ -1,9 +1,9 @@
 //! Maintenance: removes expired rows, ended runs and old history.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use stepwell_core::RunId;
+use stepwell_core::{Name, RunId};
 use stepwell_store::retention::{Cut, Versions, cut};
-use stepwell_store::{Cleanup, CleanupKind, CleanupResult, TenantId};
+use stepwell_store::{Cleanup, CleanupKind, CleanupResult, EndedBefore, TenantId};
 
 use crate::apply::run_row;
 use crate::statements as sql;
@@ -35,15 +35,9 @@ pub(crate) fn cleanup(
         CleanupKind::Handles { expired_by } => {
             handles::cleanup(connection, tenant, *expired_by, cleanup.limit)?
         }
-        CleanupKind::Runs { ended_before } => {
-            let mut statement = connection.prepare_cached(sql::cleanup_runs)?;
-            let which = params![id.into_bytes(), ended_before.micros(), cleanup.limit];
-            let ended = statement.query_map(which, |row| rows::run_id(row, 0))?;
-            let ended = ended.collect::<rusqlite::Result<Vec<_>>>()?;
-            for run in &ended {
-                purge(connection, tenant, *run)?;
-            }
-            ended.len()
+        CleanupKind::Runs(before) => purge_ended(connection, tenant, before, cleanup.limit)?,
+        CleanupKind::Audit { through } => {
+            return seals::cut(connection, tenant, *through, cleanup.limit.into());
         }
         CleanupKind::Run(run) => {
             let gone = purge(connection, tenant, *run)?;
@@ -58,6 +52,42 @@ pub(crate) fn cleanup(
         CleanupKind::History { run, keep } => return bound(connection, tenant, *run, *keep, cleanup.limit),
     };
     Ok(CleanupResult { count: count as u64, more: count as u64 >= u64::from(cleanup.limit) })
+}
+
+/// Deletes up to `limit` runs that ended before the time of their workflow, one workflow after the other. Returns their
+/// number.
+fn purge_ended(
+    connection: &Connection,
+    tenant: TenantId,
+    before: &EndedBefore,
+    limit: u32,
+) -> rusqlite::Result<usize> {
+    let (limit, id) = (limit as usize, tenant.uuid().into_bytes());
+    let (mut count, mut after) = (0, String::new());
+    while count < limit {
+        let next = match before.usual {
+            None => before.next_named(&after).cloned(),
+            Some(_) => {
+                let mut statement = connection.prepare_cached(sql::cleanup_workflows)?;
+                let name =
+                    statement.query_row(params![id, after], |row| row.get::<_, String>(0)).optional()?;
+                name.map(Name::from)
+            }
+        };
+        let Some(workflow) = next else { break };
+        if let Some(before) = before.of(&workflow) {
+            let mut statement = connection.prepare_cached(sql::cleanup_runs)?;
+            let which = params![id, workflow.as_str(), before.micros(), rows::int((limit - count) as u64)];
+            let ended = statement.query_map(which, |row| rows::run_id(row, 0))?;
+            let ended = ended.collect::<rusqlite::Result<Vec<_>>>()?;
+            for run in &ended {
+                purge(connection, tenant, *run)?;
+            }
+            count += ended.len();
+        }
+        after = workflow.as_str().to_owned();
+    }
+    Ok(count)
 }
 
 /// Deletes a run with all its data. Returns 1 if the run existed, otherwise 0.

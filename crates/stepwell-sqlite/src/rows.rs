@@ -167,7 +167,8 @@ pub(crate) fn whole_cell(row: &Row<'_>, space: Space, owner: &str) -> rusqlite::
 pub(crate) fn key(row: &Row<'_>, operation: &str, key: &str) -> rusqlite::Result<KeyRow> {
     let run: Option<[u8; 16]> = row.get(4)?;
     let lifetime = match (instant(row, 3)?, run) {
-        (Some(until), _) => KeyLifetime::Until(until),
+        (Some(until), Some(run)) => KeyLifetime::UntilWithRun(until, RunId::new(Uuid::from_bytes(run))),
+        (Some(until), None) => KeyLifetime::Until(until),
         (None, Some(run)) => KeyLifetime::WithRun(RunId::new(Uuid::from_bytes(run))),
         (None, None) => return Err(unreadable(3)),
     };
@@ -184,10 +185,7 @@ pub(crate) fn key(row: &Row<'_>, operation: &str, key: &str) -> rusqlite::Result
 
 /// Returns the lifetime of an idempotency key as its two columns.
 pub(crate) fn lifetime(lifetime: KeyLifetime) -> (Option<i64>, Option<[u8; 16]>) {
-    match lifetime {
-        KeyLifetime::Until(until) => (Some(until.micros()), None),
-        KeyLifetime::WithRun(run) => (None, Some(run.uuid().into_bytes())),
-    }
+    (lifetime.until().map(Timestamp::micros), lifetime.run().map(|run| run.uuid().into_bytes()))
 }
 
 pub(crate) fn run_id(row: &Row<'_>, column: usize) -> rusqlite::Result<RunId> {

@@ -147,3 +147,36 @@ pub(crate) fn seal(
     ])?;
     Ok(cleaned)
 }
+
+/// Deletes the audit rows of the oldest seals, up to a seal that stays.
+pub(crate) fn cut(
+    connection: &Connection,
+    tenant: TenantId,
+    through: u64,
+    limit: u64,
+) -> rusqlite::Result<CleanupResult> {
+    let id = tenant.uuid().into_bytes();
+    let mut count = 0;
+    loop {
+        let mut first = connection.prepare_cached(sql::seal_first)?;
+        let first = first.query_row(params![id, rows::int(through)], |row| {
+            Ok((rows::unsigned(row, 0)?, row.get::<_, Vec<u8>>(1)?))
+        });
+        let Some((number, sealed)) = first.optional()? else {
+            return Ok(CleanupResult { count, more: false });
+        };
+        // An unreadable seal names no rows. Its rows stay, and the verification of the trail reports them.
+        for row in Seal::decode_rows(&sealed).unwrap_or_default() {
+            let mut statement = connection.prepare_cached(sql::audit_cut)?;
+            let which = params![id, row.commit.0.into_bytes(), rows::int(row.ordinal)];
+            count += statement.execute(which)? as u64;
+        }
+        if number == through {
+            return Ok(CleanupResult { count, more: false });
+        }
+        connection.prepare_cached(sql::seal_cut)?.execute(params![id, rows::int(number)])?;
+        if count >= limit {
+            return Ok(CleanupResult { count, more: true });
+        }
+    }
+}

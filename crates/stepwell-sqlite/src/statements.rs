@@ -17,11 +17,12 @@ macro_rules! sql {
 }
 
 sql! {
-    audit_insert audit_list audit_of_commit audit_of_run audit_trace
+    audit_cut audit_insert audit_list audit_of_commit audit_of_run audit_trace
     cell_get cell_put cells_list
     checkpoint_base checkpoint_chain checkpoint_commit checkpoint_insert checkpoint_oldest
     claim_due claim_orphans claim_take
     cleanup_cells cleanup_checkpoints cleanup_documents cleanup_handles cleanup_keys cleanup_runs cleanup_tombstones
+    cleanup_workflows
     definition_get definition_put definitions_all definitions_of_workflow
     document_get document_hide document_insert documents_at documents_now
     due due_orphans tenant_next
@@ -38,7 +39,7 @@ sql! {
     run_commit run_get run_insert run_mark_failed run_step run_wake run_write
     runs_all runs_by_boolean runs_by_number runs_by_number_range runs_by_text runs_by_text_range runs_not_running
     runs_of_parent runs_of_workflow
-    seal_insert seal_last seals_list
+    seal_cut seal_first seal_insert seal_last seals_list
     shadow_begin shadow_clear shadow_put shadows_keep shadows_of_run
     tally_keys tally_links tally_relations tally_runs tally_types
     unsealed_delete unsealed_list unsealed_put
@@ -202,7 +203,8 @@ mod tests {
             ("cleanup_checkpoints", "(tenant=? AND run=? AND version<?)"),
             ("cleanup_documents", "(tenant=? AND run=? AND visible_to>? AND visible_to<?)"),
             ("cleanup_tombstones", "(tenant=? AND space=? AND owner=? AND updated_at<?)"),
-            ("cleanup_runs", "(tenant=? AND updated_at<?)"),
+            ("cleanup_runs", "(tenant=? AND workflow=? AND updated_at<?)"),
+            ("cleanup_workflows", "INDEX runs_ended (tenant=? AND workflow>?)"),
             ("audit_of_run", "(tenant=? AND run=? AND (commit_id,ordinal)>(?,?))"),
             ("waits_due", "(tenant=? AND (due,run,activation)>(?,?,?))"),
             ("waits_first", "(tenant=? AND topic>? AND topic<?)"),

@@ -238,6 +238,26 @@ pub enum KeyLifetime {
     Until(Timestamp),
     /// As long as this run exists.
     WithRun(RunId),
+    /// Until a time, but not longer than this run exists.
+    UntilWithRun(Timestamp, RunId),
+}
+
+impl KeyLifetime {
+    /// Returns the time at which the key expires; `None` if it has no such time.
+    pub fn until(self) -> Option<Timestamp> {
+        match self {
+            KeyLifetime::Until(until) | KeyLifetime::UntilWithRun(until, _) => Some(until),
+            KeyLifetime::WithRun(_) => None,
+        }
+    }
+
+    /// Returns the run with which the key is removed; `None` if it belongs to no run.
+    pub fn run(self) -> Option<RunId> {
+        match self {
+            KeyLifetime::WithRun(run) | KeyLifetime::UntilWithRun(_, run) => Some(run),
+            KeyLifetime::Until(_) => None,
+        }
+    }
 }
 
 /// A definition as stored: immutable, identified by its content hash.

@@ -54,7 +54,7 @@ pub use seal::{Seal, SealedRow};
 pub use shadow::{RefillColumn, ShadowCondition, ShadowFilter, ShadowRefill, ShadowRow, ShadowWrite};
 pub use store::{
     CellFilter, CellQuery, Claim, Cleanup, CleanupKind, CleanupResult, ClockReading, CountQuery, DueTenant,
-    Heartbeat, HistoryQuery, HistoryRow, Membership, Page, Record, RecordQuery, Recorded, RunQuery,
-    SchemaVersion, Store, StoreError, WaitFilter, WaitQuery, WaitRow,
+    EndedBefore, Heartbeat, HistoryQuery, HistoryRow, Membership, Page, Record, RecordQuery, Recorded,
+    RunQuery, SchemaVersion, Store, StoreError, WaitFilter, WaitQuery, WaitRow,
 };
 pub use traced::Traced;

@@ -12,7 +12,7 @@ use stepwell_core::{DefinitionHash, Limits, Name, RunId, Timestamp};
 
 use crate::cell::{Cell, CellKey, Space};
 use crate::commit::{
-    AuditRow, Commit, CommitError, CommitId, CommitRef, CommitTrace, Committed, KeyLifetime, StoredDefinition,
+    AuditRow, Commit, CommitError, CommitId, CommitRef, CommitTrace, Committed, StoredDefinition,
 };
 use crate::delta;
 use crate::document::{Document, DocumentEnd, DocumentQuery, DocumentRow, read_place};
@@ -275,7 +275,7 @@ impl Tables {
         self.waits.retain(|(of, _), _| *of != run);
         self.shadows.retain(|(of, _), _| *of != run);
         self.documents.retain(|(of, ..), _| *of != run);
-        self.keys.retain(|_, row| row.lifetime != KeyLifetime::WithRun(run));
+        self.keys.retain(|_, row| row.lifetime.run() != Some(run));
         self.handles.retain(|_, row| row.run != run);
         let owner = run.to_string();
         self.cells.retain(|key, _| key.space != Space::Execution || key.owner != owner);
@@ -305,6 +305,24 @@ impl Tables {
         }
         let count = (checkpoints + over.len()) as u64;
         CleanupResult { count, more: more || count >= u64::from(limit) }
+    }
+
+    /// Removes the audit rows of the oldest seals, up to a seal that stays.
+    fn cut_audit(&mut self, through: u64, limit: u64) -> CleanupResult {
+        let mut count = 0;
+        while self.seals.len() > 1 && self.seals[0].number <= through {
+            for row in &self.seals[0].rows {
+                count += u64::from(self.audit.remove(&(row.commit, row.ordinal)).is_some());
+            }
+            if self.seals[0].number == through {
+                break;
+            }
+            self.seals.remove(0);
+            if count >= limit {
+                return CleanupResult { count, more: true };
+            }
+        }
+        CleanupResult { count, more: false }
     }
 
     /// Writes one seal over audit rows that are not sealed yet.
@@ -516,10 +534,7 @@ impl Tables {
             CleanupKind::Keys => {
                 let mut gone: Vec<_> =
                     self.keys.values().filter(|row| !row.holds(cleanup.now)).cloned().collect();
-                gone.sort_by_key(|row| match row.lifetime {
-                    KeyLifetime::Until(until) => Some(until),
-                    KeyLifetime::WithRun(_) => None,
-                });
+                gone.sort_by_key(|row| row.lifetime.until());
                 gone.truncate(limit);
                 gone.iter().for_each(|row| drop(self.keys.remove(&(row.operation.clone(), row.key.clone()))));
                 gone.len() as u64
@@ -535,16 +550,19 @@ impl Tables {
                 }
                 over.len() as u64
             }
-            CleanupKind::Runs { ended_before } => {
+            CleanupKind::Runs(before) => {
                 let over = |row: &&RunRow| {
-                    row.status.is_final() && row.wake.is_none() && row.updated_at < ended_before
+                    let is_old = before.of(&row.workflow).is_some_and(|before| row.updated_at < before);
+                    row.status.is_final() && row.wake.is_none() && is_old
                 };
                 let ended = self.runs.values().filter(over);
-                let mut ended: Vec<_> = ended.map(|row| (row.updated_at, row.run)).collect();
+                let mut ended: Vec<_> =
+                    ended.map(|row| (row.workflow.clone(), row.updated_at, row.run)).collect();
                 ended.sort();
                 ended.truncate(limit);
-                ended.iter().map(|(_, run)| self.purge(*run)).sum()
+                ended.iter().map(|(_, _, run)| self.purge(*run)).sum()
             }
+            CleanupKind::Audit { through } => return self.cut_audit(through, cleanup.limit.into()),
             CleanupKind::Run(run) => return CleanupResult { count: self.purge(run), more: false },
             CleanupKind::MarkFailed(run) => {
                 let row = self.runs.get_mut(&run).filter(|row| !row.status.is_final());

@@ -86,10 +86,7 @@ impl KeyRow {
     ///
     /// A key that lives with a run is removed together with the run, so an existing one is valid.
     pub fn holds(&self, at: Timestamp) -> bool {
-        match self.lifetime {
-            KeyLifetime::Until(until) => until > at,
-            KeyLifetime::WithRun(_) => true,
-        }
+        self.lifetime.until().is_none_or(|until| until > at)
     }
 }
 

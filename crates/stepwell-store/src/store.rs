@@ -1,5 +1,6 @@
 //! The storage interface that every backend implements: the [`Store`] trait, its queries and its errors.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -600,10 +601,7 @@ pub enum CleanupKind {
     /// Removes completed and cancelled runs with everything they own except their audit rows.
     ///
     /// A run that has a wake-up time still has work to do and stays.
-    Runs {
-        /// Removes runs that were last written before this time.
-        ended_before: Timestamp,
-    },
+    Runs(EndedBefore),
     /// Removes old checkpoints of a run, and the documents that only those versions showed.
     ///
     /// The newest checkpoints stay, and the checkpoints that their states are built on. A batch ends where a chain of
@@ -618,8 +616,47 @@ pub enum CleanupKind {
     Shadows(Vec<ShadowRefill>),
     /// Removes a run with everything it owns except its audit rows, ended or not, readable or not.
     Run(RunId),
+    /// Cuts the audit trail at a seal: removes the rows of this seal and of all earlier ones, and the earlier seals. This
+    /// seal stays, as the beginning of the trail. The newest seal cannot be cut. The limit counts rows, but a batch ends
+    /// with a whole seal.
+    Audit {
+        /// Number of the seal.
+        through: u64,
+    },
     /// Marks a run whose row cannot be read as failed. It has no owner and no wake-up time afterwards.
     MarkFailed(RunId),
+}
+
+/// The times by which ended runs are removed, by workflow.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EndedBefore {
+    /// Removes runs that were last written before this time; `None` = they stay. For workflows that are not named.
+    pub usual: Option<Timestamp>,
+    /// The times for single workflows.
+    pub workflows: BTreeMap<Name, Option<Timestamp>>,
+}
+
+impl EndedBefore {
+    /// Removes the runs of all workflows that were last written before this time.
+    pub fn all(before: Timestamp) -> Self {
+        EndedBefore { usual: Some(before), workflows: BTreeMap::new() }
+    }
+
+    /// Returns the time for a workflow; `None` = its runs stay.
+    pub fn of(&self, workflow: &Name) -> Option<Timestamp> {
+        self.workflows.get(workflow).copied().unwrap_or(self.usual)
+    }
+
+    /// Returns the next workflow after this name whose runs may be removed, if only named workflows are concerned.
+    pub fn next_named(&self, after: &str) -> Option<&Name> {
+        let named = self.workflows.iter().filter(|(_, before)| before.is_some());
+        named.map(|(name, _)| name).find(|name| name.as_str() > after)
+    }
+
+    /// Returns true if no run is removed.
+    pub fn is_empty(&self) -> bool {
+        self.usual.is_none() && self.next_named("").is_none()
+    }
 }
 
 /// The result of one batch of maintenance.

@@ -58,8 +58,15 @@ pub struct Options {
     pub event_ttl_ms: u64,
     /// Creates schedules from triggers of type `schedule`. Default: true.
     pub plans_triggers: bool,
-    /// Retention of a run after its end, in milliseconds; `None` = never deleted. Default: 30 days.
+    /// Retention of a run after its end, in milliseconds; `None` = never deleted. Default: 30 days. It applies to
+    /// workflows that set no retention themselves.
     pub retention_ms: Option<u64>,
+    /// Retention of runs of single workflows, in milliseconds; `None` = never deleted. It overrides the retention that a
+    /// workflow sets itself.
+    pub workflow_retention_ms: BTreeMap<Name, Option<u64>>,
+    /// Retention of the audit trail, in milliseconds; `None` = never cut. Default: never cut. The trail is cut at a seal,
+    /// and some rows stay up to a day longer.
+    pub audit_retention_ms: Option<u64>,
     /// Retention of a handle after it is over, in milliseconds; `None` = never deleted. Default: 0.
     pub handle_retention_ms: Option<u64>,
     /// Time to live of an idempotency key, in milliseconds. Default: 7 days.
@@ -96,6 +103,8 @@ impl Default for Options {
             event_ttl_ms: crate::events::DEFAULT_EVENT_TTL_MS,
             plans_triggers: true,
             retention_ms: Some(DEFAULT_RETENTION_MS),
+            workflow_retention_ms: BTreeMap::new(),
+            audit_retention_ms: None,
             handle_retention_ms: Some(0),
             idempotency_key_ttl_ms: DEFAULT_IDEMPOTENCY_KEY_TTL_MS,
             tombstone_retention_ms: BTreeMap::new(),
@@ -563,7 +572,7 @@ impl Run {
         Run { inner, scope, id, slot, actor: None, is_new }
     }
 
-    fn with_actor(mut self, actor: Option<Arc<Actor>>) -> Self {
+    pub(crate) fn with_actor(mut self, actor: Option<Arc<Actor>>) -> Self {
         self.actor = actor;
         self
     }

@@ -29,6 +29,15 @@ pub enum EngineError {
         /// The reason and the remedy.
         why: String,
     },
+    /// The version of the workflow that new runs use has no such trigger.
+    #[error(
+        "workflow `{workflow}` has no trigger `{trigger}` in the version that new runs use: see `stepwell trigger list`"
+    )]
+    NoTrigger {
+        workflow: Name,
+        /// Id of the trigger.
+        trigger: Name,
+    },
     /// Reserved for the engine: schedules and events are runs of workflows that only the engine starts and moves.
     #[error("{what} is reserved for the engine: {instead}")]
     Reserved {

@@ -3,8 +3,13 @@
 use std::sync::{Arc, PoisonError};
 
 use serde::Serialize;
+use serde_json::json;
 use stepwell_core::Timestamp;
-use stepwell_store::{Cleanup, CleanupKind, CleanupResult, TenantScope};
+use stepwell_store::seal::Seal;
+use stepwell_store::{
+    AuditRow, Cleanup, CleanupKind, CleanupResult, Commit, CommitId, EndedBefore, Record, RecordQuery,
+    TenantScope,
+};
 
 use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
@@ -15,6 +20,8 @@ use crate::runner;
 const SWEPT_AT_ONCE: u32 = 100;
 /// Number of tenants per page.
 const TENANTS_AT_ONCE: u32 = 100;
+/// Name of the operation that records a cut of the audit trail.
+pub(crate) const AUDIT_CUT: &str = "audit.cut";
 /// Number of checkpoints kept per schedule.
 const KEPT_FIRINGS: u64 = 500;
 
@@ -40,6 +47,8 @@ pub struct MaintenanceTotals {
     pub history: u64,
     /// Rows of the audit trail that were sealed.
     pub sealed: u64,
+    /// Rows of the audit trail removed after their retention.
+    pub audit: u64,
 }
 
 impl MaintenanceTotals {
@@ -49,7 +58,8 @@ impl MaintenanceTotals {
             CleanupKind::Tombstones { .. } => &mut self.tombstones,
             CleanupKind::Keys => &mut self.expired_keys,
             CleanupKind::Handles { .. } => &mut self.handles,
-            CleanupKind::Runs { .. } => &mut self.runs,
+            CleanupKind::Runs(_) => &mut self.runs,
+            CleanupKind::Audit { .. } => &mut self.audit,
             CleanupKind::History { .. } => &mut self.history,
             CleanupKind::Seal => &mut self.sealed,
             // Not part of periodic maintenance: requested by a caller, or caused by an unreadable run.
@@ -172,13 +182,72 @@ async fn cleanup_kinds(inner: &Inner, scope: TenantScope) -> Result<Vec<CleanupK
     if let Some(retention_ms) = inner.options.handle_retention_ms {
         what.push(CleanupKind::Handles { expired_by: ago(now, retention_ms) });
     }
-    if let Some(retention_ms) = inner.options.retention_ms {
-        what.push(CleanupKind::Runs { ended_before: ago(now, retention_ms) });
+    let ended = ended_before(inner, scope, now).await?;
+    if !ended.is_empty() {
+        what.push(CleanupKind::Runs(ended));
+    }
+    if let Some(retention_ms) = inner.options.audit_retention_ms {
+        what.extend(audit_cut(inner, scope, retention_ms).await?);
     }
     // A schedule never ends and writes a checkpoint for each firing.
     let runs = crate::schedule::runs(&*inner.store, scope).await?;
     what.extend(runs.into_iter().map(|run| CleanupKind::History { run, keep: KEPT_FIRINGS }));
     Ok(what)
+}
+
+/// Returns the times by which ended runs are removed: by the options for the workflow, by the workflow itself, or else by
+/// the options for all.
+async fn ended_before(inner: &Inner, scope: TenantScope, now: Timestamp) -> Result<EndedBefore, EngineError> {
+    let mut retentions = inner.own_retentions(scope).await?;
+    retentions.extend(inner.options.workflow_retention_ms.clone());
+    let before = |retention_ms: Option<u64>| retention_ms.map(|retention_ms| ago(now, retention_ms));
+    let workflows = retentions.into_iter().map(|(name, retention_ms)| (name, before(retention_ms))).collect();
+    Ok(EndedBefore { usual: before(inner.options.retention_ms), workflows })
+}
+
+/// Number of seals that one cut removes at most.
+const CUT_AT_ONCE: u32 = 100;
+/// Maximum time by which a cut may be late, so that an idle trail is not cut, and each cut sealed, all the time.
+const CUT_LATE_MS: u64 = 24 * 3_600_000;
+
+/// Returns the cut of the audit trail that is due, and records it in the trail.
+async fn audit_cut(
+    inner: &Inner,
+    scope: TenantScope,
+    retention_ms: u64,
+) -> Result<Option<CleanupKind>, EngineError> {
+    let now = inner.host.now();
+    let page = inner.store.records(scope, RecordQuery::Seals { from: 1, limit: CUT_AT_ONCE }).await?;
+    let seals = page.items.into_iter().filter_map(|record| match record {
+        Record::Seal(seal) => Some(seal),
+        _ => None,
+    });
+    let seals: Vec<Seal> = seals.collect();
+    // The rows of a seal at which the trail was cut are gone already.
+    let oldest = seals.iter().find(|seal| seal.number == 1 || seal.number > seals[0].number);
+    let late_ms = CUT_LATE_MS.min(retention_ms / 10);
+    let Some(oldest) = oldest.filter(|seal| seal.at < ago(now, retention_ms.saturating_add(late_ms))) else {
+        return Ok(None);
+    };
+    // The newest seal stays. A trail must not begin with seal 1, which would mean that nothing was cut.
+    let newest = seals.last().map_or(0, |seal| seal.number);
+    let is_cut = |seal: &&Seal| {
+        let is_old = seal.at < ago(now, retention_ms) && seal.number >= oldest.number;
+        is_old && (page.next.is_some() || seal.number < newest)
+    };
+    let cut = seals.iter().rfind(is_cut);
+    let Some(cut) = cut.filter(|seal| seal.number > 1) else { return Ok(None) };
+    let hash: String = cut.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut commit = Commit::new(CommitId(inner.host.ids.next()), now);
+    commit.audit.push(AuditRow {
+        operation: AUDIT_CUT.to_owned(),
+        subject: format!("seal/{}", cut.number),
+        actor: None,
+        run: None,
+        detail: json!({"hash": hash, "at": cut.at}).to_string().into(),
+    });
+    inner.store.commit(scope, commit).await?;
+    Ok(Some(CleanupKind::Audit { through: cut.number }))
 }
 
 async fn cleaned_up(

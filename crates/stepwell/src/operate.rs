@@ -115,6 +115,17 @@ fn patched(fields: &Value, pointer: &str, found: &mut Vec<String>) {
     }
 }
 
+/// Returns the mapping of a migration for the audit trail, which outlives the run: new data is named by its fields only.
+fn mapping_detail(mapping: &Mapping) -> Value {
+    let mut detail = json!(mapping);
+    if let Some(context) = &mapping.context {
+        let mut names = Vec::new();
+        patched(context, "", &mut names);
+        detail["context"] = names.into();
+    }
+    detail
+}
+
 /// The author of a command, with preconditions and reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Operator {
@@ -612,7 +623,8 @@ impl Inner {
             if let Some(error) = stopped {
                 next.ledger.stopped = Some(Stopped { at: now, error, activation: None });
             }
-            let detail = json!({"from": loaded_run.definition().hash(), "to": to.definition.hash(), "mapping": mapping});
+            let (from, to_hash) = (loaded_run.definition().hash(), to.definition.hash());
+            let detail = json!({"from": from, "to": to_hash, "mapping": mapping_detail(mapping)});
             next.extras.audit.push(by.audit(run, MIGRATE, &detail));
             next.extras.keys.extend(by.idempotency_record(
                 run,

@@ -17,8 +17,10 @@ use crate::cron::{Cron, CronError, MissedFirings, Overlap};
 use crate::cx::Cx;
 use crate::engine::{Builder, Engine, Inner};
 use crate::error::EngineError;
+use crate::inbox::MessageBody;
 use crate::loaded_run::LoadedRun;
 use crate::operate::Operator;
+use crate::pause::{PauseOf, Paused, Pauses};
 use crate::signal::Signal;
 use crate::start::{OWN_START, Start, no_input, run_of};
 
@@ -140,6 +142,9 @@ pub struct Scheduled {
     /// The reason why the last firing could not start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+    /// The pause of the schedule; `None` if it is not paused. It is not part of the schedule's own state.
+    #[serde(skip)]
+    pub paused: Option<Paused>,
 }
 
 /// The result of putting a schedule.
@@ -157,6 +162,22 @@ impl Scheduled {
     fn next_if_replaced(&self, put: &Scheduled) -> Timestamp {
         let times = |schedule: &Schedule| (schedule.cron.clone(), schedule.time_zone.clone());
         if !self.is_off && times(&self.schedule) == times(&put.schedule) { self.next } else { put.next }
+    }
+
+    fn with_pause(mut self, pauses: &Pauses) -> Self {
+        self.paused = pauses.of(&PauseOf::Schedule(self.schedule.name.clone())).cloned();
+        self
+    }
+
+    /// Returns the state after a change: a schedule that is put, or `None` to switch it off.
+    fn changed(self, put: Option<Scheduled>) -> Scheduled {
+        match put {
+            Some(put) => {
+                let next = self.next_if_replaced(&put);
+                Scheduled { schedule: put.schedule, next, is_off: false, ..self }
+            }
+            None => Scheduled { is_off: true, ..self },
+        }
     }
 }
 
@@ -180,18 +201,15 @@ impl Engine {
     /// Returns the current state of a schedule; `None` if it does not exist.
     pub async fn schedule(&self, name: &str) -> Result<Option<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
-        let Some(run) = self.inner.schedule_run(self.scope, name).await? else { return Ok(None) };
-        match self.inner.load(self.scope, run).await {
-            Err(EngineError::NoRun(_)) => Ok(None),
-            loaded => scheduled(&loaded?).map(Some),
-        }
+        self.inner.known_schedule(self.scope, name).await
     }
 
     /// Returns all schedules, including those that are switched off, newest first.
     pub async fn schedules(&self) -> Result<Vec<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
         let all = self.inner.schedules(self.scope).await?;
-        Ok(all.into_iter().map(|(schedule, _)| schedule).collect())
+        let pauses = self.inner.pauses(self.scope).await?;
+        Ok(all.into_iter().map(|(schedule, _)| schedule.with_pause(&pauses)).collect())
     }
 
     /// Returns one page of the schedules, newest first.
@@ -202,7 +220,8 @@ impl Engine {
     ) -> Result<Page<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
         let page = self.inner.some_schedules(self.scope, limit, cursor).await?;
-        Ok(page.map(|(schedule, _)| schedule))
+        let pauses = self.inner.pauses(self.scope).await?;
+        Ok(page.map(|(schedule, _)| schedule.with_pause(&pauses)))
     }
 }
 
@@ -235,6 +254,7 @@ impl Inner {
             skipped: 0,
             last_run: None,
             last_error: None,
+            paused: None,
         };
         let name = planned.schedule.name.clone();
         if let Some(run) = self.schedule_run(scope, &name).await?
@@ -312,6 +332,21 @@ impl Inner {
             }
             None => Ok(()),
         }
+    }
+
+    /// Returns the current state of a schedule with its pause.
+    pub(crate) async fn known_schedule(
+        &self,
+        scope: TenantScope,
+        name: &str,
+    ) -> Result<Option<Scheduled>, EngineError> {
+        let Some(run) = self.schedule_run(scope, name).await? else { return Ok(None) };
+        let known = match self.load(scope, run).await {
+            Err(EngineError::NoRun(_)) => return Ok(None),
+            loaded => scheduled(&loaded?)?,
+        };
+        let paused = self.pause_of(scope, &PauseOf::Schedule(name.to_owned())).await?.paused;
+        Ok(Some(Scheduled { paused, ..known }))
     }
 
     /// Returns all schedules. The flag is true if no message that changes the schedule is pending.
@@ -447,10 +482,31 @@ impl Inner {
     }
 }
 
-/// Deserializes the state of a schedule from its run.
+/// Returns the state of a schedule from its run. Changes that are accepted but not applied yet count, so that every read
+/// shows the last accepted change.
 pub(crate) fn scheduled(loaded_run: &LoadedRun) -> Result<Scheduled, EngineError> {
-    let read = Scheduled::deserialize(loaded_run.snapshot.context());
-    read.map_err(|error| EngineError::Unreadable { run: loaded_run.run(), why: error.to_string() })
+    let unreadable =
+        |error: serde_json::Error| EngineError::Unreadable { run: loaded_run.run(), why: error.to_string() };
+    let mut state = Scheduled::deserialize(loaded_run.snapshot.context()).map_err(unreadable)?;
+    // A change that arrives while the schedule is idle is in the ledger, any other one in the inbox.
+    for attempts in loaded_run.ledger.attempts.iter().filter(|attempts| attempts.message.is_none()) {
+        state = match attempts.transition.as_str() {
+            "put" | "again" => {
+                state.changed(Some(Scheduled::deserialize(&attempts.payload).map_err(unreadable)?))
+            }
+            "off" => state.changed(None),
+            _ => state,
+        };
+    }
+    for message in &loaded_run.inbox {
+        let MessageBody::Signal { name, payload, .. } = &message.body else { continue };
+        state = match name.as_str() {
+            "PUT" => state.changed(Some(Scheduled::deserialize(payload).map_err(unreadable)?)),
+            "OFF" => state.changed(None),
+            _ => state,
+        };
+    }
+    Ok(state)
 }
 
 fn version(schedule: &Schedule) -> Option<u32> {
@@ -556,13 +612,15 @@ fn definition() -> Definition {
 async fn fire(cx: Cx) -> Result<u64, ActionError> {
     let mut state: Scheduled = cx.state()?;
     let cron = state.schedule.parsed().map_err(|error| ActionError::from(error).non_retryable())?;
-    let due = cron.firings(state.next, cx.now(), state.schedule.missed, GRACE_MS, FIRED_AT_ONCE);
+    let pause = cx.inner().pause_of(cx.scope(), &PauseOf::Schedule(state.schedule.name.clone())).await?;
+    let planned = pause.after_resumption(state.next, &cron);
+    let due = cron.firings(planned, cx.now(), state.schedule.missed, GRACE_MS, FIRED_AT_ONCE);
     let mut started = 0;
     // Skip the firing if the workflow is archived or has no active version; the schedule continues. If that cannot be
     // read now, starting the runs detects it.
     let is_inactive = cx.is_inactive(&state.schedule.workflow).await.unwrap_or(false);
     for _ in &due.fire {
-        if is_inactive {
+        if is_inactive || pause.paused.is_some() {
             state.skipped += 1;
             continue;
         }
@@ -600,15 +658,9 @@ async fn fire(cx: Cx) -> Result<u64, ActionError> {
 
 /// Replaces the schedule, or switches it off if there is no payload.
 async fn plan(cx: Cx) -> Result<(), ActionError> {
-    let mut state: Scheduled = cx.state()?;
-    if cx.payload().is_null() {
-        state.is_off = true;
-    } else {
-        let put = Scheduled::deserialize(cx.payload())?;
-        let next = state.next_if_replaced(&put);
-        state = Scheduled { schedule: put.schedule, next, is_off: false, ..state };
-    }
-    cx.set_state(&state)
+    let state: Scheduled = cx.state()?;
+    let put = Option::<Scheduled>::deserialize(cx.payload())?;
+    cx.set_state(&state.changed(put))
 }
 
 /// Returns the runs of schedules, whose history is truncated. Reads at most 200 runs.

@@ -1,4 +1,4 @@
-//! Unreadable runs: they are stopped, can be cancelled and deleted, and do not block other runs.
+//! Unreadable runs: they are stopped, can be cancelled, and do not block other runs.
 
 use std::sync::Arc;
 
@@ -6,20 +6,17 @@ use serde_json::json;
 use stepwell_core::snapshot::ChildEnd;
 use stepwell_core::{Failure, RunId};
 use stepwell_store::{
-    BadRow, Cleanup, CleanupKind, Commit, CommitId, HandleQuery, KeyWrite, Loaded, Ownership, RecordQuery,
-    RunQuery, RunUpdate, Status, StoreError, TenantScope, WaitFilter, WaitQuery,
+    BadRow, Cleanup, CleanupKind, Commit, CommitId, KeyWrite, Loaded, Ownership, RunQuery, RunUpdate, Status,
+    StoreError, TenantScope, WaitFilter, WaitQuery,
 };
 
-use crate::actor::Permission;
-use crate::engine::{Engine, Inner};
+use crate::engine::Inner;
 use crate::error::EngineError;
 use crate::inbox::MessageBody;
 use crate::ledger::{Ledger, Stopped};
 use crate::operate::{Command, Operator};
 use crate::registry::refuse_own;
 
-/// Name of the operation in the audit trail.
-const DELETE: &str = "run.delete";
 /// Page size for waits and children.
 const CHILDREN: u32 = 200;
 
@@ -37,20 +34,11 @@ impl EngineError {
     }
 
     /// Returns true if the state of the run is unreadable or its definition is missing.
-    fn is_unreadable_state(&self) -> bool {
+    pub(crate) fn is_unreadable_state(&self) -> bool {
         matches!(
             self,
             EngineError::Unreadable { .. } | EngineError::Restore(_) | EngineError::UnknownDefinition { .. }
         )
-    }
-}
-
-impl Engine {
-    /// Deletes a run with all its data except the audit trail. The run must have ended or be unreadable. A waiting
-    /// parent of an unreadable run is told that it was cancelled, if the run's row is readable.
-    pub async fn delete_run(&self, run: RunId, by: &Operator) -> Result<(), EngineError> {
-        self.permit(Permission::Admin)?;
-        self.inner.delete(self.scope, run, &self.operator(by)).await
     }
 }
 
@@ -114,7 +102,8 @@ impl Inner {
         self.end_unreadable(scope, run, by, key, error).await
     }
 
-    async fn end_unreadable(
+    /// Ends a run whose state is unreadable according to `error`, and cancels its children.
+    pub(crate) async fn end_unreadable(
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
@@ -141,7 +130,7 @@ impl Inner {
             let end = ChildEnd::Cancelled;
             MessageBody::Child { activation: parent.activation, child: parent.child, end }.to(parent.run)
         }));
-        let detail = json!({"command": "cancel", "unreadable": error.to_string()});
+        let detail = json!({"command": "cancel", "unreadable": true});
         commit.audit.push(by.audit(run, "run.cancel", &detail));
         commit.keys.extend(key.cloned());
         self.store.commit(scope, commit).await?;
@@ -150,7 +139,7 @@ impl Inner {
     }
 
     /// Returns the activations with recorded waits of a run.
-    async fn waits_of(&self, scope: TenantScope, run: RunId) -> Result<Vec<u64>, EngineError> {
+    pub(crate) async fn waits_of(&self, scope: TenantScope, run: RunId) -> Result<Vec<u64>, EngineError> {
         let (mut open, mut cursor) = (Vec::new(), None);
         loop {
             let query = WaitQuery { of: WaitFilter::Run(run), limit: CHILDREN, cursor };
@@ -164,17 +153,8 @@ impl Inner {
         }
     }
 
-    /// Returns true if a run that does not exist has left waits or unreadable handles.
-    async fn has_leftovers(&self, scope: TenantScope, run: RunId) -> Result<bool, EngineError> {
-        if !self.waits_of(scope, run).await?.is_empty() {
-            return Ok(true);
-        }
-        let query = HandleQuery { run: Some(run), limit: 1, ..HandleQuery::default() };
-        let page = self.store.records(scope, RecordQuery::Handles(query)).await?;
-        Ok(!page.bad.is_empty())
-    }
-
-    async fn cancel_children(
+    /// Cancels the children of a run that have not ended.
+    pub(crate) async fn cancel_children(
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
@@ -198,73 +178,5 @@ impl Inner {
                 None => return Ok(()),
             }
         }
-    }
-
-    async fn delete(
-        self: &Arc<Self>,
-        scope: TenantScope,
-        run: RunId,
-        by: &Operator,
-    ) -> Result<(), EngineError> {
-        let mut detail = json!({});
-        match self.store.load(scope, run).await {
-            // Rows of it may be left, and a flow has handles but no run.
-            Ok(None) if !self.has_leftovers(scope, run).await? => return Err(EngineError::NoRun(run)),
-            Ok(None) => {}
-            Ok(Some(loaded)) if loaded.head.status.is_final() => refuse_own(&loaded.workflow, run)?,
-            Ok(Some(loaded)) => match self.load(scope, run).await {
-                Err(error) if error.is_unreadable_state() => {
-                    detail = json!({"unreadable": error.to_string()});
-                    self.end_unreadable(scope, run, by, None, error).await?;
-                }
-                Err(error) => return Err(error),
-                Ok(_) => {
-                    refuse_own(&loaded.workflow, run)?;
-                    let why = "only a run that has ended can be deleted: cancel it first".to_owned();
-                    return Err(EngineError::WrongStatus { run, status: loaded.head.status, why });
-                }
-            },
-            Err(StoreError::Bad(row)) => detail = json!({"unreadable": row.to_string()}),
-            Err(error) => return Err(error.into()),
-        }
-        self.delete_rows(scope, run, by, &detail).await
-    }
-
-    /// Deletes a run that is unreadable or missing according to `error`, also one of the engine's own. Returns any
-    /// other error unchanged.
-    pub(crate) async fn delete_unreadable(
-        self: &Arc<Self>,
-        scope: TenantScope,
-        run: RunId,
-        by: &Operator,
-        error: EngineError,
-    ) -> Result<(), EngineError> {
-        let detail = json!({"unreadable": error.to_string()});
-        match error {
-            EngineError::NoRun(_) | EngineError::Store(StoreError::Bad(_)) => {}
-            error => match self.end_unreadable(scope, run, by, None, error).await {
-                // Another request has ended or deleted it.
-                Ok(()) | Err(EngineError::WrongStatus { .. } | EngineError::NoRun(_)) => {}
-                Err(error) => return Err(error),
-            },
-        }
-        self.delete_rows(scope, run, by, &detail).await
-    }
-
-    /// Deletes all rows of a run except its audit trail.
-    async fn delete_rows(
-        &self,
-        scope: TenantScope,
-        run: RunId,
-        by: &Operator,
-        detail: &serde_json::Value,
-    ) -> Result<(), EngineError> {
-        let mut commit = Commit::new(CommitId(self.host.ids.next()), self.host.now());
-        commit.audit.push(by.audit(run, DELETE, detail));
-        self.store.commit(scope, commit).await?;
-        let cleanup = Cleanup { now: self.host.now(), limit: 1, what: CleanupKind::Run(run) };
-        self.store.cleanup(scope, cleanup).await?;
-        self.notify_driver(scope.run(run));
-        Ok(())
     }
 }

@@ -11,6 +11,7 @@ use super::tree::{Key, Kind, Node};
 use crate::expr::Expr;
 use crate::near::did_you_mean;
 use crate::schema::Schema;
+use crate::spec::Retention;
 use crate::template::Template;
 use crate::time::{duration_ms, missing_unit, whole_ms};
 
@@ -170,6 +171,12 @@ impl<'a> Fields<'a> {
     pub(crate) fn text(&mut self, name: &'static str, report: &mut Report) -> Option<String> {
         let node = self.get(name)?;
         text(node, name, report)
+    }
+
+    pub(crate) fn retention(&mut self, name: &'static str, report: &mut Report) -> Option<Retention> {
+        let node = self.get(name)?;
+        let read = node.text().and_then(Retention::parse);
+        read.or_else(|| wrong(node, name, "a duration such as `30d` or `P30D`, or `never`", report))
     }
 
     pub(crate) fn number(&mut self, name: &'static str, report: &mut Report) -> Option<u32> {

@@ -109,6 +109,7 @@ fn spec_fields(fields: &mut Fields<'_>, frame: &mut Spec, report: &mut Report) -
     // 0 means unlimited, as for steps.
     frame.timeout_ms = fields.fixed_span("timeout", report).filter(|ms| *ms > 0);
     admission::read(fields, frame, report);
+    frame.retention = fields.retention("retention", report);
     let before = report.count();
     let mut plain = parts(fields, report);
     let steps = fields.get("steps");

@@ -57,7 +57,7 @@ async fn other_operations(store: &dyn Store) {
     store.tenants(None, 10).await.unwrap();
     let history = CleanupKind::History { run: make::run(1), keep: 1 };
     let old = CleanupKind::Tombstones { namespace: make::NAMESPACE.to_owned(), before: make::at(9) };
-    let runs = CleanupKind::Runs { ended_before: make::at(9) };
+    let runs = CleanupKind::Runs(stepwell_store::EndedBefore::all(make::at(9)));
     ask::apply(store, make.link([make::upsert(1, make::edge("a/1", "r", "b/1"))])).await;
     for direction in [Direction::Forward, Direction::Reverse, Direction::Either] {
         ask::all_links(store, make::ME, ask::links_of("a/1", direction)).await;
@@ -67,7 +67,16 @@ async fn other_operations(store: &dyn Store) {
     ask::apply(store, delete(None, Some("b/1"))).await;
     handled(store, &make).await;
     let handles = CleanupKind::Handles { expired_by: make::at(9) };
-    for what in [CleanupKind::Cells, old, CleanupKind::Keys, handles, runs, CleanupKind::Seal, history] {
+    for what in [
+        CleanupKind::Cells,
+        old,
+        CleanupKind::Keys,
+        handles,
+        runs,
+        CleanupKind::Seal,
+        history,
+        CleanupKind::Audit { through: 1 },
+    ] {
         store.cleanup(make::ME, Cleanup { now: make::at(9), limit: 10, what }).await.unwrap();
     }
 }

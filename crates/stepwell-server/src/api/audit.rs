@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell::Permission;
 use stepwell::core::{RunId, Timestamp};
-use stepwell::data::{AuditFault, Verified};
+use stepwell::data::{AuditFault, CutSeal, Verified};
 use stepwell::store::seal::{Hash, Seal};
 use stepwell::store::{AuditRow, CommitId, Record, RecordQuery, Store};
 
@@ -83,6 +83,14 @@ struct AuditVerified {
     unsealed: u64,
     /// Number of seals in the trail.
     seals: u64,
+    /// Number of the seal at which the trail begins, because older rows were removed after `audit.retention`; absent if
+    /// the trail is complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    begins_at_seal: Option<u64>,
+    /// Time of that seal; absent if the trail is complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Instant>")]
+    begins_at: Option<Timestamp>,
     /// Hash of the last seal, in hexadecimal; absent without seals.
     #[serde(skip_serializing_if = "Option::is_none")]
     head: Option<String>,
@@ -199,7 +207,9 @@ async fn seals(call: Call<Nothing, ListSeals>) -> Result<Reply, Problem> {
 async fn verify(call: Call) -> Result<Reply, Problem> {
     let found = call.engine().verify_audit().await?;
     let sound = found.is_sound();
-    let Verified { sealed, unsealed, seals, head, faults } = found;
+    let Verified { sealed, unsealed, seals, begins, head, faults } = found;
+    let (begins_at_seal, begins_at) = begins.map(|CutSeal { number, at }| (number, at)).unzip();
     let faults = faults.into_iter().map(AuditFaultShape::from).collect();
-    Reply::ok(&AuditVerified { sound, sealed, unsealed, seals, head: head.map(hex), faults })
+    let head = head.map(hex);
+    Reply::ok(&AuditVerified { sound, sealed, unsealed, seals, begins_at_seal, begins_at, head, faults })
 }

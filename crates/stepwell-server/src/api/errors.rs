@@ -64,6 +64,7 @@ impl From<EngineError> for Problem {
                 problem.param("revision", *actual)
             }
             EngineError::TaskGone { fence, .. } => conflict("taskGone").param("fence", *fence),
+            EngineError::NoTrigger { .. } => Problem::new(StatusCode::NOT_FOUND, "noTrigger", detail),
             EngineError::NoSchedule(_) => Problem::new(StatusCode::NOT_FOUND, "noSchedule", detail),
             EngineError::ManagedByTrigger { workflow, trigger, .. } => {
                 let problem = conflict("managedByTrigger").param("workflow", workflow.as_str());

@@ -71,6 +71,8 @@ struct CleanedUp {
     history: u64,
     /// Rows of the audit trail that were sealed.
     sealed: u64,
+    /// Rows of the audit trail that were past their retention.
+    audit: u64,
     /// True if more can be cleaned up: send the request again.
     more: bool,
 }
@@ -117,6 +119,7 @@ async fn clean_up(call: Call) -> Result<Reply, Problem> {
         runs: what.runs,
         history: what.history,
         sealed: what.sealed,
+        audit: what.audit,
         more: has_more,
     })
 }

@@ -32,6 +32,7 @@ mod meta;
 mod oidc;
 mod openapi;
 mod page;
+mod pauses;
 mod quota;
 mod rate_limit;
 mod records;
@@ -226,6 +227,7 @@ pub fn routes() -> Vec<Route> {
     all.extend(expressions::routes());
     all.extend(schedules::routes());
     all.extend(triggers::routes());
+    all.extend(pauses::routes());
     all.extend(workflows::routes());
     all.extend(audit::routes());
     all.extend(data::routes());

@@ -10,6 +10,7 @@ use stepwell::schedule::Scheduled;
 use stepwell::{Permission, Schedule};
 
 use super::call::{Call, Json, Nothing};
+use super::pauses::PauseView;
 use super::reply::Reply;
 use super::route::{Route, delete, get, put};
 use super::shapes::{Id, Instant, Listing, Page, nothing};
@@ -21,10 +22,10 @@ const FIRINGS: usize = 10;
 /// Path parameter that selects a schedule.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SchedulePath {
+pub(super) struct SchedulePath {
     /// Name of the schedule. A schedule of a trigger is named `WORKFLOW/TRIGGER`.
     #[schemars(length(min = 1, max = 256))]
-    name: String,
+    pub(super) name: String,
 }
 
 /// Query parameter for showing a schedule.
@@ -143,12 +144,16 @@ struct ScheduleView {
     trigger: Option<Name>,
     /// True if the schedule is switched off: it fires only after it is put again.
     off: bool,
-    /// Times of the next firings, as many as requested; empty if the schedule is off.
+    /// The pause of the schedule; absent if it is not paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<PauseView>,
+    /// Times of the next firings, as many as requested; empty if the schedule is off or paused.
     #[schemars(with = "Vec<Instant>")]
     next_firings: Vec<Timestamp>,
     /// Number of runs that the schedule has started.
     fired: u64,
-    /// Number of firings without a run, because the previous run had not ended or the start failed.
+    /// Number of firings without a run, because the previous run had not ended, the start failed or the schedule was
+    /// paused.
     skipped: u64,
     /// Id of the run that the schedule started last; absent if it has started none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,9 +166,9 @@ struct ScheduleView {
 
 impl ScheduleView {
     fn of(scheduled: Scheduled, count: usize) -> Self {
-        let Scheduled { schedule, next, is_off, fired, skipped, last_run, last_error } = scheduled;
+        let Scheduled { schedule, next, is_off, fired, skipped, last_run, last_error, paused } = scheduled;
         let cron = Cron::parse(&schedule.cron, &schedule.time_zone).ok();
-        let next = Some(next).filter(|next| !is_off && *next < Timestamp::MAX);
+        let next = Some(next).filter(|next| !is_off && paused.is_none() && *next < Timestamp::MAX);
         ScheduleView {
             name: schedule.name,
             cron: schedule.cron,
@@ -174,6 +179,7 @@ impl ScheduleView {
             overlap: schedule.overlap.into(),
             trigger: schedule.by.map(|by| by.trigger),
             off: is_off,
+            paused: paused.map(PauseView::from),
             next_firings: firings(cron.as_ref(), next, count),
             fired,
             skipped,

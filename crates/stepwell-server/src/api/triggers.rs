@@ -7,8 +7,10 @@ use stepwell::Permission;
 use stepwell::core::spec::{OnEvent, OnSchedule, OnWebhook, Trigger, TriggerKind};
 use stepwell::core::{Definition, Name, RunId, Timestamp};
 use stepwell::events::{Fired, TriggerEntry, TriggerLog};
+use stepwell::{PauseOf, Pauses};
 
 use super::call::Call;
+use super::pauses::PauseView;
 use super::reply::Reply;
 use super::route::{Route, get};
 use super::shapes::{Id, Instant, Listing, Page};
@@ -17,13 +19,13 @@ use crate::routes::problem::Problem;
 /// Path parameters that select a trigger.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct TriggerPath {
+pub(super) struct TriggerPath {
     /// Name of the workflow, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
-    workflow: String,
+    pub(super) workflow: String,
     /// Name of the trigger within the workflow, 1 to 256 characters.
     #[schemars(length(min = 1, max = 256))]
-    trigger: String,
+    pub(super) trigger: String,
 }
 
 /// Filter and page of a trigger's log.
@@ -51,6 +53,8 @@ enum TriggerResult {
     Filtered,
     /// The start of a run failed.
     Refused,
+    /// The trigger was paused.
+    Paused,
 }
 
 impl TriggerResult {
@@ -60,6 +64,7 @@ impl TriggerResult {
             TriggerResult::Deduplicated => "deduplicated",
             TriggerResult::Filtered => "filtered",
             TriggerResult::Refused => "refused",
+            TriggerResult::Paused => "paused",
         }
     }
 }
@@ -68,7 +73,7 @@ impl TriggerResult {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FiringOutcome {
-    /// Outcome of the event: `started`, `deduplicated`, `filtered` or `refused`.
+    /// Outcome of the event: `started`, `deduplicated`, `filtered`, `refused` or `paused`.
     outcome: TriggerResult,
     /// Id of the run that this event or an earlier one started; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,11 +88,21 @@ pub(super) struct FiringOutcome {
     /// Error of the start or of the filter; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// The pause of the trigger, with its author and reason; absent for other outcomes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<PauseView>,
 }
 
 impl From<Fired> for FiringOutcome {
     fn from(fired: Fired) -> Self {
-        let plain = |outcome| FiringOutcome { outcome, run: None, filter: None, values: None, error: None };
+        let plain = |outcome| FiringOutcome {
+            outcome,
+            run: None,
+            filter: None,
+            values: None,
+            error: None,
+            paused: None,
+        };
         match fired {
             Fired::Started { run } => FiringOutcome { run: Some(run), ..plain(TriggerResult::Started) },
             Fired::Deduplicated { run } => {
@@ -96,6 +111,9 @@ impl From<Fired> for FiringOutcome {
             Fired::Filtered(why) => {
                 let (filter, values) = (Some(why.filter), Some(why.values));
                 FiringOutcome { filter, values, error: why.error, ..plain(TriggerResult::Filtered) }
+            }
+            Fired::Paused(paused) => {
+                FiringOutcome { paused: Some(paused.into()), ..plain(TriggerResult::Paused) }
             }
             Fired::Refused { error } => FiringOutcome { error: Some(error), ..plain(TriggerResult::Refused) },
         }
@@ -180,10 +198,14 @@ struct TriggerView {
     /// True if calls must be signed; only for type `webhook`.
     #[serde(skip_serializing_if = "Option::is_none")]
     signed: Option<bool>,
+    /// The pause of the trigger; absent if it is not paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<PauseView>,
 }
 
 impl TriggerView {
-    fn of(definition: &Definition, trigger: &Trigger) -> Self {
+    fn of(definition: &Definition, trigger: &Trigger, pauses: &Pauses) -> Self {
+        let paused = pauses.of(&PauseOf::trigger(definition.name(), trigger)).cloned();
         let plain = |kind| TriggerView {
             workflow: definition.name().clone(),
             version: definition.version(),
@@ -196,6 +218,7 @@ impl TriggerView {
             time_zone: None,
             path: None,
             signed: None,
+            paused: paused.clone().map(PauseView::from),
         };
         match trigger.on.clone() {
             TriggerKind::Manual {} => plain(TriggerType::Manual),
@@ -234,8 +257,9 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn list(call: Call) -> Result<Reply, Problem> {
     let triggered = call.engine().triggered().await?;
+    let pauses = call.engine().pauses().await?;
     let shown = |definition: &Definition| {
-        let view = |trigger: &Trigger| TriggerView::of(definition, trigger);
+        let view = |trigger: &Trigger| TriggerView::of(definition, trigger, &pauses);
         definition.triggers().iter().map(view).collect::<Vec<_>>()
     };
     let page = triggered.over(|definitions| definitions.iter().flat_map(shown).collect());

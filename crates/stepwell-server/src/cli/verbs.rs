@@ -202,6 +202,9 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("schedule", "delete", "deleteSchedule")
         .done("Schedule `{name}` is switched off.")
         .needs_confirmation(),
+    verb("schedule", "pause", "pauseSchedule"),
+    verb("schedule", "resume", "resumeSchedule"),
+    verb("schedule", "run", "runSchedule"),
     verb("signal", "send", "signalRun"),
     verb("state", "list", "listWorkflowSlots").rows("slots"),
     verb("state", "list-of-run", "listExecutionSlots").rows("slots"),
@@ -244,6 +247,9 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("token", "create", "createAnswerLink"),
     verb("trigger", "list", "listTriggers").rows("triggers"),
     verb("trigger", "log", "listTriggerLog").rows("decisions"),
+    verb("trigger", "pause", "pauseTrigger"),
+    verb("trigger", "resume", "resumeTrigger"),
+    verb("trigger", "run", "runTrigger"),
     verb("wait", "list", "listWaits").rows("open waits").columns(&[
         "id",
         "workflow",

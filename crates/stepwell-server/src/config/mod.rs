@@ -17,7 +17,7 @@ use crate::exit::{Code, Failure};
 pub(crate) use bounds::of as bounds_of;
 pub(crate) use settings::{
     Database, EmailOutlet, Flows, Lifetime, Limits, Log, LogFormat, MailSecurity, MailTemplate, Oidc,
-    OutletSettings, Settings, Span, StrategySettings, Telemetry, WebhookOutlet,
+    OutletSettings, Settings, StrategySettings, Telemetry, WebhookOutlet,
 };
 pub(crate) use show::{Verb, run};
 

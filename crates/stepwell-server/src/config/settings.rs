@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) database: Database,
     pub(crate) engine: Engine,
     pub(crate) limits: Limits,
+    pub(crate) data: Data,
+    pub(crate) audit: Audit,
     pub(crate) flows: Flows,
     pub(crate) http: Http,
     pub(crate) mail: Mail,
@@ -230,8 +232,11 @@ pub(crate) struct Engine {
     pub(crate) max_runs: usize,
     /// Lease of a process: without a heartbeat for this long, other processes take over its runs.
     pub(crate) lease: Span,
-    /// Time for which ended runs are kept. Without a value they are never deleted.
-    pub(crate) retention: Option<Span>,
+    /// Time for which ended runs are kept; `never` deletes none. A workflow can set its own time (`spec.retention`).
+    pub(crate) retention: Lifetime,
+    /// Time for which ended runs of single workflows are kept: `NAME = "7d"` or `NAME = "never"`. It overrides the time
+    /// that a workflow sets itself.
+    pub(crate) workflow_retention: BTreeMap<String, Lifetime>,
     /// Time for which idempotency keys of signals, data writes and flows are remembered.
     pub(crate) idempotency_key_ttl: Lifetime,
     /// Maximum number of runs of single workflows that this process executes at once: `NAME = 5`. Other workflows have
@@ -258,7 +263,8 @@ impl Default for Engine {
         Engine {
             max_runs: options.max_runs,
             lease: span(options.lease_ms),
-            retention: options.retention_ms.map(span),
+            retention: options.retention_ms.map_or(Lifetime::Never, |ms| Lifetime::Span(span(ms))),
+            workflow_retention: BTreeMap::new(),
             idempotency_key_ttl: Lifetime::Span(span(options.idempotency_key_ttl_ms)),
             max_runs_per_workflow: BTreeMap::new(),
             action_timeout: Lifetime::Span(span(options.action_timeout_ms)),
@@ -300,6 +306,30 @@ impl<'de> Deserialize<'de> for Limits {
             *value = u64::MAX.into();
         }
         serde_json::from_value(given.into()).map(Limits).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Data: the key-value store.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Data {
+    /// Time for which tombstones of deleted and expired keys are kept, by namespace: `NAMESPACE = "30d"` or `"never"`.
+    /// Afterwards a key counts as never written, and its revisions start again. Other namespaces keep them.
+    pub(crate) tombstones: BTreeMap<String, Lifetime>,
+}
+
+/// The period of the audit trail.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Audit {
+    /// Time for which rows of the audit trail are kept; `never` removes none. The trail is cut at a seal, so some rows stay
+    /// up to a day longer.
+    pub(crate) retention: Lifetime,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Audit { retention: Lifetime::Never }
     }
 }
 

@@ -74,6 +74,7 @@ fn type_of(kind: &str) -> &'static str {
         | "BTreeMap<String, MailTemplate>" => "tables",
         "Lifetime" => "duration or `never`",
         "Quantity" => "integer or `unlimited`",
+        "BTreeMap<String, Lifetime>" => "table of durations or `never`",
         "Vec<IpAddr>" => "list of addresses",
         "Vec<Oidc>" => "list of tables",
         "MailSecurity" => "`tls`, `starttls`, `none`",

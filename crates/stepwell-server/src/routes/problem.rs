@@ -299,6 +299,7 @@ fn engine(error: EngineError) -> Problem {
             StoreError::Corrupt(_) | StoreError::Bad(_) | StoreError::Schema(_) | StoreError::Invalid(_),
         )
         | EngineError::Undecidable(_)
+        | EngineError::NoTrigger { .. }
         | EngineError::NoSchedule(_)
         | EngineError::AlreadyAnswered { .. }
         | EngineError::TaskGone { .. }

@@ -82,9 +82,31 @@ fn host() -> String {
 pub(crate) fn prepare(folder: &Path, database: &str) {
     execute(cluster(), "postgres", &[&format!("create database {database}")]);
     execute(cluster(), database, &["create schema stepwell authorization stepwell_owner"]);
-    let config = block("toml").replace(&format!("{HOST}/app"), &format!("{}/{database}", host()));
+    let config = block("toml", "migrate_url").replace(&format!("{HOST}/app"), &format!("{}/{database}", host()));
     std::fs::write(folder.join("stepwell.toml"), config).unwrap();
-    create_key(folder, database);
+    create_key(folder, database, &["view", "read", "manage", "publish"]);
+}
+
+/// Writes a `stepwell.toml` for the documented database, and creates an API key with these permissions.
+pub(crate) fn configure(folder: &Path, permissions: &[&str]) {
+    let _cluster = cluster();
+    std::fs::write(folder.join("stepwell.toml"), block("toml", "migrate_url").replace(HOST, &host())).unwrap();
+    create_key(folder, "app", permissions);
+}
+
+/// Returns all rows of the documented database as text, each with the name of its table.
+pub(crate) fn all_rows() -> Vec<(String, Vec<u8>)> {
+    ask(cluster(), "app", async |client| {
+        let tables = "select relname::text from pg_class
+                       where relnamespace = 'stepwell'::regnamespace and relkind = 'r'";
+        let mut found = Vec::new();
+        for table in client.query(tables, &[]).await.unwrap() {
+            let table: String = table.get(0);
+            let rows = client.query(&format!("select t::text from stepwell.{table} t"), &[]).await.unwrap();
+            found.extend(rows.iter().map(|row| (table.clone(), row.get::<_, String>(0).into_bytes())));
+        }
+        found
+    })
 }
 
 /// Starts the server in a folder with a `stepwell.toml`.
@@ -95,11 +117,13 @@ pub(crate) fn start(folder: &Path) -> Serving {
 }
 
 /// Creates an API key directly on the database of `stepwell.toml`. The servers in this folder use it.
-fn create_key(folder: &Path, database: &str) {
+fn create_key(folder: &Path, database: &str, permissions: &[&str]) {
     let mut create = stepwell(folder);
-    create.args(["apikey", "create", "test", "--json", "--database-url"]);
+    // Some tests share one database, where the names of keys are unique.
+    let name = permissions.join("-");
+    create.args(["apikey", "create", &name, "--json", "--database-url"]);
     create.arg(url("stepwell_engine", database));
-    for permission in ["view", "read", "manage", "publish"] {
+    for permission in permissions {
         create.args(["--permission", &format!("workflow:{permission}")]);
     }
     let created = create.output().unwrap();
@@ -126,7 +150,7 @@ fn documented_setup_works_and_restarts_with_least_privilege() {
     let config = block("toml", "migrate_url").replace(HOST, &host());
     assert!(config.contains("migrate_url") && config.contains("schema"), "{config}");
     std::fs::write(folder.path().join("stepwell.toml"), &config).unwrap();
-    create_key(folder.path(), "app");
+    create_key(folder.path(), "app", &["view", "read", "manage", "publish"]);
     let mut server = start(folder.path());
     let text = "steps: [{ id: done, type: control.return, value: { $expr: payload.n * 2 } }]";
     let path = "/v1/workflows/double/versions?activate=true";

@@ -149,7 +149,8 @@ cases! { cleanups as __suite_cleanups;
         apply(store, make.create(new_run(run(1)))).await;
         let until = |name: &str, seconds| KeyWrite { lifetime: KeyLifetime::Until(at(seconds)), ..key(name, 1) };
         let with_run = KeyWrite { lifetime: KeyLifetime::WithRun(run(1)), ..key("run", 1) };
-        let keys = vec![until("c", 10), until("b", 11), until("a", 12), until("later", 99), with_run];
+        let both = KeyWrite { lifetime: KeyLifetime::UntilWithRun(at(11), run(1)), ..key("b", 1) };
+        let keys = vec![until("c", 10), both, until("a", 12), until("later", 99), with_run];
         apply(store, Commit { keys, ..make.commit() }).await;
         assert_eq!(cleanup(store, 12, 2, CleanupKind::Keys).await, CleanupResult { count: 2, more: true });
         assert!(recorded(store, "a", at(0)).await.is_some(), "the oldest is removed first");
@@ -172,7 +173,7 @@ cases! { cleanups as __suite_cleanups;
         for (number, status) in [(5, Status::Failed), (6, Status::Waiting), (7, Status::Suspended)] {
             apply(store, make.create(NewRun { status, ..new_run(run(number)) })).await;
         }
-        let runs = CleanupKind::Runs { ended_before: at(40) };
+        let runs = CleanupKind::Runs(crate::EndedBefore::all(at(40)));
         assert_eq!(cleanup(store, 999, 2, runs.clone()).await, CleanupResult { count: 2, more: true });
         assert!(find(store, run(1)).await.is_some(), "the runs that ended first are removed first");
         assert_eq!(cleanup(store, 999, 2, runs.clone()).await, CleanupResult { count: 1, more: false });
@@ -182,13 +183,65 @@ cases! { cleanups as __suite_cleanups;
         assert_eq!(left, [7, 6, 5, 4].map(run), "a run that ended at that instant stays");
     }
 
+    /// B18: retention differs by workflow, and runs of workflows without a time stay.
+    async fn retention_differs_by_workflow(store: &Shared) {
+        let make = Make::new();
+        for (number, workflow) in [(1, "kept"), (2, "brief"), (3, "usual"), (4, "brief"), (5, "other")] {
+            let new = NewRun { workflow: workflow.into(), ..new_run(run(number)) };
+            let head = ask::started(store, make.create(new)).await;
+            moved(store, Commit { step: Some(end(&head)), ..make.commit_at(at(10 + i64::from(number as u32))) }).await;
+        }
+        let times = [("brief".into(), Some(at(30))), ("kept".into(), None)];
+        let before = |usual| {
+            let workflows = times.iter().cloned().collect();
+            CleanupKind::Runs(crate::EndedBefore { usual, workflows })
+        };
+        let left = async || {
+            let left = ask::all_runs(store, ME, crate::RunQuery::default()).await;
+            left.into_iter().map(|row| row.run).collect::<Vec<_>>()
+        };
+        assert_eq!(cleanup(store, 99, 1, before(None)).await, CleanupResult { count: 1, more: true });
+        assert_eq!(left().await, [5, 4, 3, 1].map(run), "the oldest first");
+        assert_eq!(cleanup(store, 99, 9, before(None)).await, CleanupResult { count: 1, more: false });
+        assert_eq!(left().await, [5, 3, 1].map(run));
+        assert_eq!(cleanup(store, 99, 9, before(Some(at(14)))).await, CleanupResult { count: 1, more: false });
+        assert_eq!(left().await, [5, 1].map(run));
+        assert_eq!(cleanup(store, 99, 9, before(Some(at(99)))).await, CleanupResult { count: 1, more: false });
+        assert_eq!(left().await, [run(1)]);
+    }
+
+    /// B18: the audit trail is cut at a seal, in batches of whole seals. The newest seal stays.
+    async fn audit_trail_is_cut_at_a_seal(store: &Shared) {
+        let make = Make::new();
+        for number in 0..4 {
+            apply(store, Commit { audit: vec![audit("one"), audit("two")], ..make.write([set("k", number)]) }).await;
+            assert_eq!(cleanup(store, number.into(), 10, CleanupKind::Seal).await.count, 3);
+        }
+        let seals = async || {
+            let page = store.records(ME, RecordQuery::Seals { from: 1, limit: 10 }).await.unwrap();
+            let number = |record| match record {
+                crate::Record::Seal(seal) => seal.number,
+                other => panic!("{other:?}"),
+            };
+            page.items.into_iter().map(number).collect::<Vec<u64>>()
+        };
+        let cut = |through| CleanupKind::Audit { through };
+        assert_eq!(cleanup(store, 9, 1, cut(3)).await, CleanupResult { count: 3, more: true });
+        assert_eq!((seals().await, all_audit(store, ME, 10).await.len()), (vec![2, 3, 4], 9));
+        assert_eq!(cleanup(store, 9, 10, cut(3)).await, CleanupResult { count: 6, more: false });
+        assert_eq!((seals().await, all_audit(store, ME, 10).await.len()), (vec![3, 4], 3));
+        assert_eq!(cleanup(store, 9, 10, cut(3)).await, CleanupResult { count: 0, more: false });
+        assert_eq!(cleanup(store, 9, 10, cut(9)).await, CleanupResult { count: 0, more: false });
+        assert_eq!((seals().await, all_audit(store, ME, 10).await.len()), (vec![4], 3), "the newest stays");
+    }
+
     /// B11, B18: an ended run with a wake-up time has work left, and retention does not remove it.
     async fn an_ended_run_with_work_left_stays(store: &Shared) {
         let make = Make::new();
         let head = ask::started(store, make.create(new_run(run(1)))).await;
         let busy = crate::RunUpdate { wake: Some(at(5)), ..end(&head) };
         moved(store, make.step(busy)).await;
-        let runs = CleanupKind::Runs { ended_before: at(40) };
+        let runs = CleanupKind::Runs(crate::EndedBefore::all(at(40)));
         assert_eq!(cleanup(store, 999, 2, runs.clone()).await, CleanupResult { count: 0, more: false });
         let head = ask::claimed(store, ask::claim(super::make::process(1), 6)).await.remove(0).head;
         assert_eq!(head.run, run(1));
@@ -267,7 +320,10 @@ cases! { cleanups as __suite_cleanups;
             }],
             send: vec![to(run(1), "never taken")],
             documents: vec![put(run(1), "k", "first")],
-            keys: vec![KeyWrite { lifetime: KeyLifetime::WithRun(run(1)), ..key("a", 1) }],
+            keys: vec![
+                KeyWrite { lifetime: KeyLifetime::WithRun(run(1)), ..key("a", 1) },
+                KeyWrite { lifetime: KeyLifetime::UntilWithRun(at(60), run(1)), ..key("b", 1) },
+            ],
             definitions: vec![stored("orders")],
             audit: vec![audit("created")],
             ..make.create(NewRun {
@@ -283,14 +339,14 @@ cases! { cleanups as __suite_cleanups;
         let head = moved(store, Commit { documents, ..make.step(step(&head, "one")) }).await;
         let last = make.step(end(&head));
         apply(store, last.clone()).await;
-        assert_eq!(cleanup(store, 0, 10, CleanupKind::Runs { ended_before: at(1) }).await.count, 1);
+        assert_eq!(cleanup(store, 0, 10, CleanupKind::Runs(crate::EndedBefore::all(at(1)))).await.count, 1);
         assert_eq!(find(store, run(1)).await, None);
         let history = HistoryQuery { run: run(1), from: 0, with_state: true, limit: 10 };
         assert_eq!(all_history(store, ME, history).await, []);
         assert_eq!(all_waits(store, ME, WaitQuery::default()).await, []);
         assert_eq!(ask::shadows_of(&**store, ME, run(1)).await, []);
         assert_eq!((shown(store, run(1), None).await, shown(store, run(1), Some(0)).await), (vec![], vec![]));
-        assert_eq!(recorded(store, "a", at(0)).await, None);
+        assert_eq!((recorded(store, "a", at(0)).await, recorded(store, "b", at(0)).await), (None, None));
         assert_eq!((slots(store, 1).await, slots(store, 2).await), (0, 1), "its shared state is removed");
         assert_eq!(ask::outcome(store, &last).await, None);
         assert_eq!(ask::outcome(store, &create).await, None);

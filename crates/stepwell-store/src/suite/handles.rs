@@ -778,7 +778,7 @@ cases! { handles as __suite_handles;
         store.commit(tenant(2), make.handle([put_handle(answer_link(1, run(1)))])).await.unwrap();
         moved(store, make.step(end(&head))).await;
         assert_eq!(found(store, all()).await, [1, 2, 4, 3, 5], "the links stay while the run exists");
-        let what = CleanupKind::Runs { ended_before: at(1) };
+        let what = CleanupKind::Runs(crate::EndedBefore::all(at(1)));
         assert_eq!(store.cleanup(ME, Cleanup { now: at(0), limit: 9, what }).await.unwrap().count, 1);
         assert_eq!((found(store, all()).await, due(store, 99, 9).await), (vec![3, 5], vec![]));
         assert_eq!(columns(store, 5).await.len(), 1);

@@ -11,7 +11,7 @@ use crate::commit::{
     Commit, CommitError, Delivery, NewMessage, NewRun, OnMissingRun, Refused, RunUpdate, SendMessage,
 };
 use crate::run::{Head, Status, StoredMessage};
-use crate::store::{Cleanup, CleanupKind};
+use crate::store::{Cleanup, CleanupKind, EndedBefore};
 
 /// Builds a message that does not count against the limit.
 fn quiet(to: RunId, topic: &str) -> SendMessage {
@@ -314,7 +314,7 @@ cases! { inbox as __suite_inbox;
         assert_eq!((loaded.head.status, loaded.head.version), (Status::Running, ended.version));
         assert_eq!((loaded.head.wake, loaded.inbox.len()), (Some(at(1)), 1));
         assert!(matches!(refuse(store, make.step(attempt(&ended, None))).await, Refused::Moved { .. }));
-        let what = CleanupKind::Runs { ended_before: at(1_000) };
+        let what = CleanupKind::Runs(EndedBefore::all(at(1_000)));
         let cleanup = Cleanup { now: at(1_000), limit: 10, what };
         assert_eq!(store.cleanup(ME, cleanup).await.unwrap().count, 0, "it has not ended");
     }

@@ -105,7 +105,7 @@ cases! { keys as __suite_keys;
         let what = CleanupKind::Keys;
         store.cleanup(ME, Cleanup { now: at(2_000_000), limit: 100, what }).await.unwrap();
         assert_eq!(refuse(store, commit(2_000_000)).await, done("a", 1));
-        let what = CleanupKind::Runs { ended_before: at(1) };
+        let what = CleanupKind::Runs(crate::EndedBefore::all(at(1)));
         assert_eq!(store.cleanup(ME, Cleanup { now: at(2_000_000), limit: 100, what }).await.unwrap().count, 1);
         assert_eq!(recorded(store, "a", at(0)).await, None);
         apply(store, commit(2_000_000)).await;

@@ -542,7 +542,11 @@ fn document() -> impl Strategy<Value = DocumentWrite> {
 }
 
 fn a_key() -> impl Strategy<Value = KeyWrite> {
-    let lifetime = prop_oneof![second().prop_map(KeyLifetime::Until), a_run().prop_map(KeyLifetime::WithRun)];
+    let lifetime = prop_oneof![
+        second().prop_map(KeyLifetime::Until),
+        a_run().prop_map(KeyLifetime::WithRun),
+        (second(), a_run()).prop_map(|(until, run)| KeyLifetime::UntilWithRun(until, run)),
+    ];
     (select(vec!["a", "b"]), 1_u8..3, lifetime)
         .prop_map(|(name, request, lifetime)| KeyWrite { lifetime, ..key(name, request) })
 }
@@ -695,7 +699,7 @@ fn cleanup() -> BoxedStrategy<Cleanup> {
         // limit.
         2 => Just((100, CleanupKind::Cells)),
         2 => some.clone().prop_map(|limit| (limit, CleanupKind::Keys)),
-        1 => (some.clone(), second()).prop_map(|(limit, ended_before)| (limit, CleanupKind::Runs { ended_before })),
+        1 => (some.clone(), second()).prop_map(|(limit, ended_before)| (limit, CleanupKind::Runs(crate::EndedBefore::all(ended_before)))),
         4 => (some.clone(), namespace(), horizon()).prop_map(|(limit, namespace, before)| {
             (limit, CleanupKind::Tombstones { namespace, before })
         }),

@@ -182,7 +182,7 @@ cases! { seals as __suite_seals;
         let head = started(store, make.create(new_run(run(1)))).await;
         moved(store, make.step(end(&head))).await;
         let old = CleanupKind::Tombstones { namespace: NAMESPACE.to_owned(), before: at(999) };
-        let runs = CleanupKind::Runs { ended_before: at(999) };
+        let runs = CleanupKind::Runs(crate::EndedBefore::all(at(999)));
         for what in [CleanupKind::Cells, old, CleanupKind::Keys, runs] {
             store.cleanup(ME, Cleanup { now: at(1_000_000), limit: 100, what }).await.unwrap();
         }

@@ -164,7 +164,7 @@ cases! { tenants as __suite_tenants;
         }
         let before = seen(store, TWO).await;
         let history = CleanupKind::History { run: run(1), keep: 1 };
-        let runs = CleanupKind::Runs { ended_before: at(1) };
+        let runs = CleanupKind::Runs(crate::EndedBefore::all(at(1)));
         let old = CleanupKind::Tombstones { namespace: NAMESPACE.to_owned(), before: at(1) };
         let over = CleanupKind::Handles { expired_by: at(30) };
         let data = [(CleanupKind::Cells, 1), (old, 1), (CleanupKind::Seal, 4), (over, 1)];

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Deserialize;
 use serde_json::Value;
 use stepwell_core::near::did_you_mean;
+use stepwell_core::spec::Retention;
 use stepwell_core::{Definition, DefinitionHash, Name, Timestamp};
 use stepwell_store::{BadRow, CellKey, CellQuery, Page, Store, StoreError, TenantId, TenantScope};
 
@@ -409,6 +410,34 @@ impl Inner {
             }
         }
         Ok(active)
+    }
+
+    /// Returns the retention of every workflow that sets one itself, in milliseconds; `None` = its runs stay. The version
+    /// for new runs decides, or else the newest one. The runs of a workflow that cannot be read stay.
+    pub(crate) async fn own_retentions(
+        &self,
+        scope: TenantScope,
+    ) -> Result<BTreeMap<Name, Option<u64>>, EngineError> {
+        let registered = self.registry.names().into_iter().filter_map(|name| self.registry.by_name(&name));
+        let own = |workflow: &Workflow| workflow.definition.spec().retention.map(Retention::ms);
+        let mut found: BTreeMap<_, _> = registered
+            .filter_map(|workflow| Some((workflow.definition.name().clone(), own(&workflow)?)))
+            .collect();
+        let known = self.catalogue_of(scope).await?;
+        for name in known.workflows.keys() {
+            let retention = match known.declaring(name) {
+                None => Some(None),
+                Some(pinned) => match self.pinned(scope, name, pinned).await {
+                    Ok(workflow) => own(&workflow),
+                    Err(error) => unreadable_definition(name, pinned, error).map(|_| Some(None))?,
+                },
+            };
+            match retention {
+                Some(retention) => found.insert(name.clone(), retention),
+                None => found.remove(name),
+            };
+        }
+        Ok(found)
     }
 
     /// Returns `true` if the definition of a published version can be read.

@@ -23,5 +23,5 @@ pub use kv::{KeyEntry, KeyList, Kv, Namespace};
 pub use links::{Links, Lookup, Match};
 pub use slot::{Slot, SlotEvent, State};
 pub use staged::{Session, StagedKv, StagedLinks, StagedSlot};
-pub use verify::{AuditFault, Verified};
+pub use verify::{AuditFault, CutSeal, Verified};
 pub use watch::Watched;

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stepwell_core::Timestamp;
 use stepwell_store::seal::{Seal, sealed};
 use stepwell_store::{CommitId, Record, RecordQuery, StoreError};
 
 use crate::actor::Permission;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::maintenance::AUDIT_CUT;
 
 /// A fault in the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,10 +55,21 @@ pub struct Verified {
     pub unsealed: u64,
     /// Number of seals.
     pub seals: u64,
+    /// The seal at which the trail begins, because earlier rows were removed after their retention; `None` if the trail is
+    /// complete.
+    pub begins: Option<CutSeal>,
     /// Hash of the last seal. A copy kept outside of the database reveals a trail whose end was cut off.
     pub head: Option<[u8; 32]>,
     /// Faults ordered by seal, then by row; at most 100.
     pub faults: Vec<AuditFault>,
+}
+
+/// The seal at which the audit trail was cut. Its rows and everything before it are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CutSeal {
+    pub number: u64,
+    /// The time at which it was made: rows that are older are removed.
+    pub at: Timestamp,
 }
 
 /// Maximum number of reported faults.
@@ -73,9 +86,16 @@ impl Engine {
         self.permit(Permission::Admin)?;
         let mut found = Verified::default();
         let mut expected = Expected::new();
-        let mut check = Check { engine: self, found: &mut found, expected: &mut expected };
+        let mut check = Check { engine: self, found: &mut found, expected: &mut expected, cut: 0 };
         check.seals().await?;
         check.rows().await?;
+        let cut = check.cut;
+        // A trail may begin later only if it says so itself.
+        if found.begins.is_some_and(|begins| begins.number > cut) {
+            found.fault(AuditFault::Seal { number: 1 });
+        }
+        // While a cut is under way, rows of its seal may still be there.
+        expected.retain(|_, (seal, _)| found.begins.is_none_or(|begins| begins.number != *seal));
         let gone: Vec<_> = expected.into_iter().collect();
         for ((commit, ordinal), (seal, _)) in gone {
             found.fault(AuditFault::Removed { commit, ordinal, seal });
@@ -113,6 +133,8 @@ struct Check<'a> {
     engine: &'a Engine,
     found: &'a mut Verified,
     expected: &'a mut Expected,
+    /// Highest number of a seal at which the trail says that it was cut.
+    cut: u64,
 }
 
 impl Check<'_> {
@@ -124,6 +146,10 @@ impl Check<'_> {
             let page = self.engine.store().records(self.engine.scope, query).await?;
             for record in page.items {
                 let Record::Seal(seal) = record else { continue };
+                if self.found.seals == 0 && seal.number > 1 {
+                    self.found.begins = Some(CutSeal { number: seal.number, at: seal.at });
+                    (from, before) = (seal.number, seal.before);
+                }
                 let follows = seal.number == from && seal.before == before;
                 if !follows || seal.expected(self.engine.scope.tenant()) != seal.hash {
                     self.found.fault(AuditFault::Seal { number: seal.number.min(from) });
@@ -153,6 +179,10 @@ impl Check<'_> {
             let page = self.engine.store().records(self.engine.scope, query).await?;
             for record in page.items {
                 let Record::Audit { commit, ordinal, at, row } = record else { continue };
+                if row.operation == AUDIT_CUT {
+                    let number = row.subject.strip_prefix("seal/").and_then(|number| number.parse().ok());
+                    self.cut = self.cut.max(number.unwrap_or(0));
+                }
                 match self.expected.remove(&(commit, ordinal)) {
                     None => loose.push((commit, ordinal)),
                     Some((_, hash)) if sealed(tenant, commit, ordinal, at, &row).hash == hash => {
@@ -173,7 +203,7 @@ impl Check<'_> {
         if loose.is_empty() {
             return Ok(());
         }
-        let seals_before = self.found.seals;
+        let seals_before = self.found.begins.map_or(0, |begins| begins.number - 1) + self.found.seals;
         let mut waiting: BTreeSet<CommitId> = BTreeSet::new();
         let mut cursor = None;
         loop {

@@ -12,6 +12,7 @@ use super::runs::is_own;
 use crate::admission::queue::QueuedRun;
 use crate::error::EngineError;
 use crate::maintenance::ago;
+use crate::pause::PauseOf;
 use crate::remote::{TaskRow, TaskState};
 use crate::schedule::{self, Scheduled};
 
@@ -171,6 +172,36 @@ impl Doctor<'_> {
         let why = "the run that a schedule started last did not complete";
         let what = "the last runs of schedules have failed or were cancelled";
         self.findings.add(Severity::Warning, FindingKind::SchedulesFailing, what, why, example);
+        Ok(())
+    }
+
+    /// Reports paused schedules and triggers, which is no error: an operator has paused them.
+    pub(super) async fn pauses(&mut self) -> Result<(), EngineError> {
+        // This is only information: if it cannot be read now, the other findings must still be reported.
+        let pauses = match self.engine.inner.pauses(self.engine.scope()).await {
+            Ok(pauses) => pauses,
+            Err(error) => {
+                tracing::warn!(%error, "the doctor could not read the pauses");
+                return Ok(());
+            }
+        };
+        for (of, paused) in pauses.iter() {
+            let (name, workflow) = match &of {
+                PauseOf::Schedule(name) => (name.clone(), None),
+                PauseOf::Trigger(workflow, trigger) => {
+                    (format!("{workflow}/{trigger}"), Some(workflow.clone()))
+                }
+            };
+            let by = paused.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            let reason = paused.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let why = format!("paused {} ago{by}{reason}", span(self.now.ms_since(paused.at)));
+            let since = Some(paused.at);
+            let remedies = vec![Remedy::ResumeFiring(of)];
+            let example = Example { run: None, name: Some(name), workflow, since, why, remedies };
+            let why = "they start nothing until they are resumed";
+            let what = "schedules or triggers are paused";
+            self.findings.add(Severity::Info, FindingKind::Paused, what, why, example);
+        }
         Ok(())
     }
 

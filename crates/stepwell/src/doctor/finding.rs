@@ -6,6 +6,8 @@ use std::fmt;
 use serde::Serialize;
 use stepwell_core::{Name, RunId, Timestamp};
 
+use crate::pause::PauseOf;
+
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -70,6 +72,8 @@ pub enum FindingKind {
     SchedulesLate,
     /// A schedule cannot start its workflow, or the started run failed or was cancelled.
     SchedulesFailing,
+    /// Schedules or triggers are paused.
+    Paused,
     /// Handles have been reserved for long, by a live or an expired process.
     HandlesReserved,
     /// Outgoing messages of flows are due, but were not sent.
@@ -105,6 +109,7 @@ impl FindingKind {
             FindingKind::SchedulesStopped => "schedulesStopped",
             FindingKind::SchedulesLate => "schedulesLate",
             FindingKind::SchedulesFailing => "schedulesFailing",
+            FindingKind::Paused => "paused",
             FindingKind::HandlesReserved => "handlesReserved",
             FindingKind::MessagesUnsent => "messagesUnsent",
             FindingKind::AuditUnsealed => "auditUnsealed",
@@ -137,6 +142,8 @@ pub enum Remedy {
     ShowEvent(RunId),
     /// Show the schedule.
     ShowSchedule(String),
+    /// Resume the paused schedule or trigger.
+    ResumeFiring(PauseOf),
     /// Run maintenance now.
     RunMaintenance,
     /// Instructions that no single command covers.
@@ -156,6 +163,12 @@ impl Remedy {
             Remedy::Serve => "stepwell server start".to_owned(),
             Remedy::ShowEvent(event) => format!("stepwell event show {event}"),
             Remedy::ShowSchedule(name) => format!("stepwell schedule show {}", quoted(name)),
+            Remedy::ResumeFiring(PauseOf::Schedule(name)) => {
+                format!("stepwell schedule resume {}", quoted(name))
+            }
+            Remedy::ResumeFiring(PauseOf::Trigger(workflow, trigger)) => {
+                format!("stepwell trigger resume {} {}", quoted(workflow), quoted(trigger))
+            }
             Remedy::RunMaintenance => "stepwell maintenance cleanup".to_owned(),
             Remedy::Register(_) | Remedy::Advice(_) => return None,
         })
@@ -176,6 +189,7 @@ impl Remedy {
             Remedy::Serve => "start a process that executes runs".to_owned(),
             Remedy::ShowEvent(_) => "show the delivery of the event".to_owned(),
             Remedy::ShowSchedule(_) => "show the schedule".to_owned(),
+            Remedy::ResumeFiring(_) => "resume it".to_owned(),
             Remedy::RunMaintenance => "run maintenance now".to_owned(),
             Remedy::Advice(advice) => advice.clone(),
         }

@@ -148,6 +148,7 @@ impl Engine {
         doctor.waits().await?;
         doctor.limits().await?;
         doctor.schedules().await?;
+        doctor.pauses().await?;
         doctor.handles().await?;
         doctor.audit().await?;
         if options.deep {

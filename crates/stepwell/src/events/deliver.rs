@@ -20,6 +20,7 @@ use crate::cx::Cx;
 use crate::engine::{Builder, Inner};
 use crate::error::EngineError;
 use crate::inbox::MessageBody;
+use crate::pause::{PauseOf, Paused};
 use crate::registry::Workflow;
 use crate::start::{OWN_START, Start, run_of};
 
@@ -104,6 +105,8 @@ pub enum TriggerResult {
     Filtered(Filtered),
     /// The trigger could not start a run.
     Refused { error: String },
+    /// The trigger is paused.
+    Paused(Paused),
 }
 
 impl TriggerResult {
@@ -125,6 +128,7 @@ impl TriggerResult {
             TriggerResult::Deduplicated { .. } => "deduplicated",
             TriggerResult::Filtered(_) => "filtered",
             TriggerResult::Refused { .. } => "refused",
+            TriggerResult::Paused(_) => "paused",
         }
     }
 }
@@ -183,7 +187,7 @@ async fn deliver(cx: Cx) -> Result<Value, ActionError> {
 /// Evaluates the triggers, ordered by workflow name and trigger id. Returns the number of runs that the commit still
 /// has room for; 0 if it is full.
 async fn start_all(cx: &Cx, state: &mut Delivery, mut remaining: usize) -> Result<usize, ActionError> {
-    let (mut bytes, mut asked) = (0, 0);
+    let (mut bytes, mut asked, mut pauses) = (0, 0, None);
     // Reload: another process may have published a trigger before this event was accepted.
     cx.inner().catalogues.read_again(cx.scope().tenant());
     // An unreadable workflow is logged. Its triggers do not see this event.
@@ -206,7 +210,14 @@ async fn start_all(cx: &Cx, state: &mut Delivery, mut remaining: usize) -> Resul
                 return Ok(0);
             }
             asked += 1;
-            let (mut result, brought) = ask(cx, workflow, index, &here, &state.event).await?;
+            if pauses.is_none() {
+                pauses = Some(cx.inner().pauses(cx.scope()).await?);
+            }
+            let paused = pauses.as_ref().and_then(|pauses| pauses.of(&PauseOf::trigger(&here.0, trigger)));
+            let (mut result, brought) = match paused {
+                Some(paused) => (TriggerResult::Paused(paused.clone()), 0),
+                None => ask(cx, workflow, index, &here, &state.event).await?,
+            };
             bytes += brought;
             remaining -= usize::from(matches!(result, TriggerResult::Started { .. }));
             result.shorten(state.triggers.len());

@@ -17,7 +17,7 @@ pub use super::deliver::{TriggerOutcome, TriggerResult as Fired};
 /// Maximum number of entries per page.
 const MAX_ENTRIES: u32 = 200;
 /// Possible outcomes of an event at a trigger.
-const WORDS: [&str; 4] = ["started", "deduplicated", "filtered", "refused"];
+const WORDS: [&str; 5] = ["started", "deduplicated", "filtered", "refused", "paused"];
 
 /// Returns the shadow column that stores the outcome of an event at a trigger.
 pub(super) fn trigger_column(workflow: &Name, trigger: &Name) -> String {
@@ -47,7 +47,7 @@ pub struct EventView {
 /// Selects entries of a trigger's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerLog {
-    /// Only entries with this outcome: `started`, `deduplicated`, `filtered` or `refused`.
+    /// Only entries with this outcome: `started`, `deduplicated`, `filtered`, `refused` or `paused`.
     pub outcome: Option<String>,
     /// Page size, 1 to 200. Values outside are clamped.
     pub limit: u32,

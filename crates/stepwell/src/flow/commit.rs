@@ -580,23 +580,26 @@ impl Flows {
         answer: &Answer,
         now: Timestamp,
     ) -> Result<KeyWrite, EngineError> {
-        self.keep(asked, &StoredAnswer::Answer(Box::new(answer.clone())), now)
+        self.keep(asked, &StoredAnswer::Answer(Box::new(answer.clone())), answer.flow, now)
     }
 
+    /// Builds the record of an answer about a flow or run. It is deleted with that run.
     pub(crate) fn keep(
         &self,
         asked: &IdempotentRequest,
         kept: &StoredAnswer,
+        of: RunId,
         now: Timestamp,
     ) -> Result<KeyWrite, EngineError> {
         let text = serde_json::to_string(kept).expect("an answer is plain data");
         let sealed = self.shared.ring.seal(&text, "", &self.bound_answer(&asked.key));
+        let until = now.plus_ms(self.engine.inner.options.idempotency_key_ttl_ms);
         Ok(KeyWrite {
             operation: FLOW.to_owned(),
             key: asked.key.clone(),
             request: asked.request,
             answer: sealed.into(),
-            lifetime: KeyLifetime::Until(now.plus_ms(self.engine.inner.options.idempotency_key_ttl_ms)),
+            lifetime: KeyLifetime::UntilWithRun(until, of),
         })
     }
 

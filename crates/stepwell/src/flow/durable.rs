@@ -62,7 +62,7 @@ impl Flows {
     ) -> Result<Option<Answer>, FlowError> {
         let inner = &self.engine.inner;
         let now = inner.host.now();
-        let kept = self.keep(asked, &StoredAnswer::Link { run, token }, now)?;
+        let kept = self.keep(asked, &StoredAnswer::Link { run, token }, run, now)?;
         let extras = CommitExtras { keys: vec![kept], ..CommitExtras::default() };
         match inner.apply(self.engine.scope, inner.commit_of(self.engine.scope, extras, now)).await {
             Ok(_) => Ok(None),
@@ -267,7 +267,7 @@ impl Flows {
         moved.in_order = true;
         if let Some(asked) = asked {
             let kept = StoredAnswer::Link { run: row.run, token: next.token(name) };
-            moved.extras.keys.push(self.keep(asked, &kept, inner.host.now())?);
+            moved.extras.keys.push(self.keep(asked, &kept, row.run, inner.host.now())?);
         }
         match inner.commit_and_drive(scope, loaded_run, moved).await {
             Ok(()) => Ok(()),

@@ -175,7 +175,8 @@ impl Flows {
         let mut extras =
             CommitExtras { handles: vec![put_link(row)], audit: vec![audit], ..CommitExtras::default() };
         if let Some(asked) = &asked {
-            extras.keys.push(self.keep(asked, &StoredAnswer::Created(Box::new(link.clone())), now)?);
+            let kept = StoredAnswer::Created(Box::new(link.clone()));
+            extras.keys.push(self.keep(asked, &kept, to.run, now)?);
         }
         match (inner.apply(scope, inner.commit_of(scope, extras, now)).await, &asked) {
             (Ok(_), _) => Ok(link),

@@ -181,14 +181,18 @@ async fn send(inner: &Arc<Inner>, scope: TenantScope, row: HandleRow) {
     let (flow, outlet, attempts) = (row.run, queued.outlet.clone(), queued.attempts);
     if error.is_final() || attempts >= MAX_SENDS {
         tracing::error!(%flow, %outlet, %error, attempts, "a message could not be sent and was given up");
+        // Servers repeat the address in their replies. The audit trail outlives the flow, so it must not contain it.
+        let address = queued.message.to.as_str();
+        let mut why = error.to_string();
+        if !address.is_empty() {
+            why = why.replace(address, "(recipient)");
+        }
         let audit = AuditRow {
             operation: "outlet.failed".to_owned(),
             subject: format!("handle/{}", row.handle),
             actor: None,
             run: Some(flow),
-            detail: json!({"outlet": outlet, "why": error.to_string(), "attempts": attempts})
-                .to_string()
-                .into(),
+            detail: json!({"outlet": outlet, "why": why, "attempts": attempts}).to_string().into(),
         };
         write(inner, scope, &row, None, Some(audit)).await;
         return;

@@ -243,7 +243,7 @@ impl Inner {
             key: format!("{}.{fence}", id.activation),
             request: Sha256::digest(word.as_bytes()).into(),
             answer: Bytes::new(),
-            lifetime: KeyLifetime::Until(self.host.now().plus_ms(RESULT_TTL_MS)),
+            lifetime: KeyLifetime::UntilWithRun(self.host.now().plus_ms(RESULT_TTL_MS), id.run),
         }
     }
 }

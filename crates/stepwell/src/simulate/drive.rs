@@ -97,6 +97,8 @@ impl<'a> Driver<'a> {
             let mut builder = builder.host(host).secrets(secrets).with(|options| {
                 // Keep all data until the result is read.
                 options.retention_ms = None;
+                let names = workflows.iter().map(|workflow| (workflow.name().clone(), None));
+                options.workflow_retention_ms = names.collect();
                 // Only the case starts runs.
                 options.plans_triggers = false;
                 options.handle_retention_ms = None;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
+use stepwell::core::spec::{ChildRule, Place, Retention, Transition, Wait};
 use stepwell::core::{Definition, RunId, Spec};
 use stepwell::data::Set;
 use stepwell::engine::{Builder, DEFAULT_RETENTION_MS};
@@ -14,8 +14,8 @@ use stepwell::store::{
 };
 use stepwell::testing::TestEngine;
 use stepwell::{
-    ActionError, Actor, Command, Cx, Engine, EngineError, MaintenanceTotals, Operator, Options, Permission,
-    Run, Signal, Start,
+    ActionError, Actor, Command, Cx, DeleteRun, Engine, EngineError, MaintenanceTotals, Operator, Options,
+    Permission, Run, Signal, Start,
 };
 
 use crate::kit::{self, Watched, audit, children_of, ground, other_tenant, runs, status, version, waits_of};
@@ -233,6 +233,107 @@ async fn many_ended_runs_are_removed_in_small_batches() {
     assert_eq!(counts.iter().sum::<u64>(), 350);
     assert!(counts.len() > 1 && counts.iter().all(|count| *count <= 100), "{counts:?}");
     assert_eq!(runs(&engine, RunQuery::default()).await, []);
+}
+
+/// G6: an interrupted deletion leaves the run, cancelled, and can be repeated.
+#[tokio::test]
+async fn interrupted_deletion_can_be_repeated() {
+    let (store, clock) = ground().await;
+    let watched = Watched::new(store.clone());
+    let first = TestEngine::start_on(watched.clone(), clock.clone(), library).await.unwrap();
+    let run = first.start(Start::new("loan")).await.unwrap().id();
+    first.settle().await;
+    watched.fail_cleanups_of(first.scope());
+    let wanted = DeleteRun::new(run).force(true).by(Operator::named("ann"));
+    first.delete(&wanted).await.unwrap_err();
+    assert_eq!(first.store().load(first.scope(), run).await.unwrap().unwrap().head.status, Status::Cancelled);
+    drop(first);
+    let second = TestEngine::start_on(store, clock, library).await.unwrap();
+    let deleted = second.delete(&DeleteRun::new(run).by(Operator::named("ann"))).await.unwrap();
+    assert_eq!((deleted.runs.len(), deleted.is_dry), (1, false));
+    assert_eq!(rows_of(&second, run).await, [0; 6]);
+    assert_eq!(second.delete(&wanted).await.unwrap_err(), EngineError::NoRun(run));
+    let named = audit(&second).await.iter().filter(|(_, row)| row.operation == "run.delete").count();
+    assert_eq!(named, 2, "each attempt is audited");
+}
+
+/// G6: the options for a workflow override the workflow's own retention, which overrides the usual one.
+#[tokio::test]
+async fn retention_is_set_per_workflow() {
+    let quick = |name: &str| Spec::new(name).step("a").end("b").auto("ab", "a", "b");
+    let day = Retention::Ms(86_400_000);
+    let workflows = [
+        quick("usual"),
+        quick("brief").retention(day),
+        quick("kept").retention(Retention::Never),
+        quick("configured").retention(day),
+        quick("longer").retention(day),
+    ];
+    let build = |builder: Builder| {
+        let add = |builder: Builder, spec: Spec| builder.workflow(spec.build().unwrap());
+        workflows.into_iter().fold(builder, add).with(|options| {
+            options.retention_ms = Some(10 * 86_400_000);
+            options.workflow_retention_ms.insert("configured".into(), None);
+            options.workflow_retention_ms.insert("longer".into(), Some(20 * 86_400_000));
+        })
+    };
+    let engine = kit::start(build).await.unwrap();
+    for name in ["usual", "brief", "kept", "configured", "longer"] {
+        engine.start(Start::new(name)).await.unwrap();
+    }
+    engine.settle().await;
+    let left = async || {
+        let left = runs(&engine, RunQuery::default()).await;
+        let mut left: Vec<_> = left.iter().map(|run| run.workflow.to_string()).collect();
+        left.sort();
+        left
+    };
+    engine.advance(DAY / 2).await;
+    assert_eq!(left().await.len(), 5);
+    engine.advance(2 * DAY).await;
+    assert_eq!(left().await, ["configured", "kept", "longer", "usual"]);
+    engine.advance(10 * DAY).await;
+    assert_eq!(left().await, ["configured", "kept", "longer"]);
+    engine.advance(100 * DAY).await;
+    assert_eq!(left().await, ["configured", "kept"]);
+}
+
+/// G6: without the usual retention, a workflow's own one still applies.
+#[tokio::test]
+async fn own_retention_applies_without_a_usual_one() {
+    let brief = Spec::new("brief").retention(Retention::Ms(1_000)).step("a").end("b").auto("ab", "a", "b");
+    let build = |builder: Builder| {
+        library(builder).workflow(brief.build().unwrap()).with(|options| options.retention_ms = None)
+    };
+    let engine = kit::start(build).await.unwrap();
+    let run = engine.start(Start::new("loan")).await.unwrap();
+    back(&engine, &run).await;
+    engine.start(Start::new("brief")).await.unwrap();
+    engine.advance(DAY).await;
+    let left = runs(&engine, RunQuery::default()).await;
+    assert!(left.iter().all(|row| row.run == run.id()) && left.len() == 1, "{left:?}");
+}
+
+/// B18: the audit trail is cut at a seal after its own retention. It stays sound and says where it begins.
+#[tokio::test]
+async fn audit_trail_is_cut_after_its_retention() {
+    let build = |builder: Builder| builder.with(|options| options.audit_retention_ms = Some(10 * 86_400_000));
+    let engine = kit::start(build).await.unwrap();
+    for day in 0..30 {
+        engine.kv("stock").set(&format!("day{day}"), &day).await.unwrap();
+        engine.advance(DAY).await;
+        let verified = engine.verify_audit().await.unwrap();
+        assert!(verified.is_sound(), "day {day}: {verified:?}");
+        assert_eq!(verified.begins.is_some(), day >= 12, "day {day}: {verified:?}");
+    }
+    let trail = audit(&engine).await;
+    let has = |subject: &str| trail.iter().any(|(_, row)| row.subject.contains(subject));
+    assert!(!has("day10") && !has("day15") && has("day25"), "{trail:?}");
+    let cuts = trail.iter().filter(|(_, row)| row.operation == "audit.cut").count();
+    assert!((1..=12).contains(&cuts), "{cuts} cuts");
+    let begins = engine.verify_audit().await.unwrap().begins.unwrap();
+    assert!(begins.number > 10 && begins.at < engine.now(), "{begins:?}");
+    assert!(engine.maintenance().audit > 15);
 }
 
 #[tokio::test]

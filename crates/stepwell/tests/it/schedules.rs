@@ -9,7 +9,7 @@ use stepwell::core::{Definition, Spec};
 use stepwell::cron::{MissedFirings, Overlap};
 use stepwell::store::{RunQuery, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
-use stepwell::{EngineError, ManualClock, PlacedSchedule, Schedule};
+use stepwell::{EngineError, ManualClock, Operator, PlacedSchedule, RunNow, Schedule};
 
 use crate::kit::{eventually, ground};
 
@@ -51,6 +51,37 @@ async fn schedule_starts_its_workflow_once_per_firing() {
     assert_eq!(stands.next, BEGINS.plus_ms(4 * 3_600_000));
     let last = engine.run(stands.last_run.unwrap()).view().await.unwrap();
     assert_eq!(last.snapshot.context(), &json!({"for": "mia@example.com"}));
+}
+
+/// B12: a pause is visible at once, survives a restart, and its firings are not made up for.
+#[tokio::test]
+async fn paused_schedule_starts_nothing_until_it_is_resumed() {
+    let (store, clock) = ground().await;
+    let first = engine(&store, &clock).await;
+    first
+        .put_schedule(Schedule::new("hourly", "0 * * * *", "report").missed(MissedFirings::All))
+        .await
+        .unwrap();
+    let paused = first
+        .pause_schedule("hourly", &Operator { reason: Some("holidays".to_owned()), ..Operator::named("ann") })
+        .await
+        .unwrap();
+    assert_eq!((paused.by.as_deref(), paused.reason.as_deref()), (Some("ann"), Some("holidays")));
+    assert_eq!(first.schedule("hourly").await.unwrap().unwrap().paused, Some(paused.clone()));
+    first.advance(2 * HOUR).await;
+    drop(first);
+    let second = engine(&store, &clock).await;
+    second.advance(2 * HOUR).await;
+    assert_eq!(reports(&second).await.len(), 0);
+    let now = second.run_schedule("hourly", RunNow::new().key("k")).await.unwrap();
+    let again = second.run_schedule("hourly", RunNow::new().key("k")).await.unwrap();
+    assert_eq!((now.is_new, again.is_new, now.run.id()), (true, false, again.run.id()));
+    second.resume_schedule("hourly", &Operator::named("ann")).await.unwrap();
+    second.settle().await;
+    let stands = second.schedule("hourly").await.unwrap().unwrap();
+    assert_eq!((reports(&second).await.len(), stands.fired, stands.paused), (1, 0, None));
+    second.advance(HOUR).await;
+    assert_eq!(reports(&second).await.len(), 2);
 }
 
 #[tokio::test]

@@ -649,6 +649,18 @@ def a_deleted_run_leaves_only_the_fact_and_the_actor(w):
     same(kept, [], "the rows of the audit trail with data of the deleted run")
 
 
+@promise("G6")
+def a_live_run_is_deleted_only_by_force(w):
+    run = w.start(w.publish("name: NAME\nsteps: [{ id: go, type: wait.signal, signal: GO }]\n"))
+    w.until(run, "waiting")
+    expect("force" in str(w.no(409, "deleteRun", run=run)), "the refusal does not say what to do")
+    dry = w.ok("deleteRun", run=run, force=True, tree=True, dryRun=True)
+    same((dry["dryRun"], [row["id"] for row in dry["runs"]]), (True, [run]), "the dry run")
+    same(w.show(run)["status"], "waiting", "the status after the dry run")
+    same(w.ok("deleteRun", run=run, force=True, reason="privacy")["dryRun"], False, "the deletion")
+    w.no(404, "showRun", run=run)
+
+
 empty("G7", "*", "not yet: a version keeps its content, but not comments, tests and the order of fields")
 empty("G8", "*", "not yet: there is no visual editor")
 empty("G9", "*", "not yet: there are no browser sessions")

@@ -848,6 +848,24 @@ steps:
 
 
 @promise("B12")
+def a_schedule_is_paused_resumed_and_run_now(w):
+    flow, name = w.publish(steps("type: control.return, value: { $expr: payload.n }")), w.fresh("schedule")
+    w.ok("putSchedule", name=name, cron="* * * * * *", workflow=flow, input={"n": 1})
+    w.wait(lambda: w.ok("showSchedule", name=name)["fired"] > 0, "the schedule has fired")
+    w.ok("pauseSchedule", name=name, reason="holidays")
+    shown = w.ok("showSchedule", name=name)
+    same((shown["paused"]["reason"], shown["nextFirings"]), ("holidays", []), "the paused schedule")
+    w.wait(lambda: w.ok("showSchedule", name=name)["skipped"] > 1, "firings are skipped")
+    fired = w.ok("showSchedule", name=name)["fired"]
+    run = w.ok("runSchedule", name=name, input={"n": 2})["id"]
+    same(w.until(run, "completed")["result"], 2, "the result of the run that was started by hand")
+    same(w.ok("showSchedule", name=name)["fired"], fired, "the firings of the paused schedule")
+    w.ok("resumeSchedule", name=name)
+    w.wait(lambda: w.ok("showSchedule", name=name)["fired"] > fired, "the resumed schedule fires")
+    w.ok("deleteSchedule", name=name)
+
+
+@promise("B12")
 def schedules_follow_the_clock_of_their_time_zone(w):
     flow, name = w.publish(steps("type: wait.signal, signal: GO")), w.fresh("schedule")
 

@@ -415,7 +415,11 @@ class Neighbour:
         self.delivered(self.emit("paid", "2", {"order": "o-1", "whose": self.mark}))
         self.ask("listRuns", query={"workflow": self.flow("order")})
         self.ask("listTriggers", mine=True)
-        self.ask("listTriggerLog", {"workflow": self.flow("order"), "trigger": "paid"})
+        paid = {"workflow": self.flow("order"), "trigger": "paid"}
+        self.ask("listTriggerLog", paid)
+        self.ask("pauseTrigger", paid, body={"reason": self.mark}, keep=lambda paused: paused["reason"])
+        self.ask("resumeTrigger", paid)
+        self.ended(self.ask("runTrigger", paid, body={"input": self.input("hand")}, keep=lambda started: started["created"])["id"])
         batch = [{"specversion": "1.0", "id": f"b{number}", "source": f"urn:{self.tag}", "type": f"{self.tag}.paid", "data": {"order": f"b{number}", "whose": self.mark}} for number in range(2)]
         for item in self.ask("emitEvents", body=batch, kind="application/cloudevents-batch+json")["items"]:
             self.delivered(item["event"])
@@ -447,6 +451,9 @@ class Neighbour:
         self.ask("putSchedule", name, body={"cron": "0 3 * * *", "workflow": self.flow("plain"), "input": self.input("nightly")})
         self.ask("showSchedule", name)
         self.ask("listSchedules", mine=True)
+        self.ask("pauseSchedule", name, body={"reason": self.mark}, keep=lambda paused: paused["reason"])
+        self.ask("resumeSchedule", name)
+        self.ended(self.ask("runSchedule", name, body={"input": self.input("hand")}, keep=lambda started: started["created"])["id"])
         self.ask("deleteSchedule", name)
         self.until("a schedule is off", lambda: self.ask.quietly("showSchedule", name)["off"])
         self.ask("showSchedule", name)

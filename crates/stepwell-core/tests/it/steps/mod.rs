@@ -119,11 +119,6 @@ impl World {
         while self.stopped.is_none() && !self.snapshot.is_terminal() && self.advance() {}
     }
 
-    /// Advances once, or lets time pass until the next timer.
-    pub(crate) fn step(&mut self) {
-        assert!(self.advance() || self.ring(), "the run is idle in {:?}", self.places());
-    }
-
     /// Fails the wait in this place.
     pub(crate) fn fail_wait(&mut self, place: &str, code: &str) {
         let waiting = self.snapshot.activations().iter().find(|one| one.place == *place);

@@ -5,13 +5,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stepwell::core::{Mapping, Name, RunId};
-use stepwell::{Command, Operator, Permission};
+use stepwell::{Command, DeleteRun, DeletedRun, DeletedRuns, Operator, Permission};
 
 use super::RunPath;
 use crate::api::call::{Call, Json, Nothing, OptionalBody};
 use crate::api::reply::Reply;
 use crate::api::route::{Describing, Route, delete, post};
-use crate::api::shapes::Id;
+use crate::api::shapes::{Id, RunStatus};
 use crate::routes::problem::Problem;
 
 /// Body of a command without further parameters.
@@ -104,13 +104,59 @@ struct RunForked {
     id: RunId,
 }
 
+/// Options of a deletion.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DeleteOptions {
+    /// True = cancel and delete runs that have not ended too. Default: false.
+    #[serde(default)]
+    force: bool,
+    /// True = delete all descendants too. Default: false, children stay runs of their own.
+    #[serde(default)]
+    tree: bool,
+    /// True = only report the runs that would be deleted. Default: false.
+    #[serde(default)]
+    dry_run: bool,
+    /// Reason for the deletion, recorded in the audit trail.
+    #[schemars(length(max = 1000))]
+    reason: Option<String>,
+}
+
+/// A deleted run, as it was before.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct DeletedRunRow {
+    /// Id of the run, a UUID.
+    #[schemars(with = "Id")]
+    id: RunId,
+    /// Name of its workflow; absent if its row was unreadable or it was a flow behind a handle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    workflow: Option<Name>,
+    /// Status before the deletion; absent if its row was unreadable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<RunStatus>,
+}
+
+/// Result of a deletion.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct RunsDeleted {
+    /// The run of the request, then its deleted descendants. A parent comes before its children.
+    runs: Vec<DeletedRunRow>,
+    /// True if nothing was deleted.
+    dry_run: bool,
+}
+
 fn removing() -> Route {
-    delete("/v1/runs/{run}", "deleteRun", Permission::Admin, "Delete a run with all its data.")
+    delete("/v1/runs/{run}", "deleteRun", Permission::Admin, "Delete a run with everything that belongs to it.")
         .notes(
-            "The run must have ended or be unreadable. The audit trail stays. The parent of a run that has not ended is \
-             notified of a cancellation, if the run's row can be read.",
+            "The audit trail keeps the fact, the actor and the reason. Keys and links that the run wrote stay. A run that \
+             has not ended is deleted only with `force=true`: it is cancelled first, and its parent is notified. If it has a \
+             child that has not ended, `tree=true` is needed too. The children of a run that has ended stay runs of their own. If the request is interrupted, repeat it.",
         )
-        .gives_nothing("The run is deleted.")
+        .checks_tag()
+        .ok::<RunsDeleted>("The deleted runs; the predicted result for a dry run.")
         .to(remove)
 }
 
@@ -184,9 +230,16 @@ async fn plain(
     Ok(Reply::nothing().replayed(!done.is_new))
 }
 
-async fn remove(call: Call<RunPath>) -> Result<Reply, Problem> {
-    call.engine().delete_run(call.path.run, &Operator::default()).await?;
-    Ok(Reply::nothing())
+async fn remove(call: Call<RunPath, DeleteOptions>) -> Result<Reply, Problem> {
+    let DeleteOptions { force, tree, dry_run, reason } = &call.query;
+    let by = operator(&call, reason.clone())?;
+    let wanted = DeleteRun::new(call.path.run).force(*force).tree(*tree).dry_run(*dry_run).by(by);
+    let DeletedRuns { runs, is_dry } = call.engine().delete(&wanted).await?;
+    let row = |run: DeletedRun| {
+        let DeletedRun { run: id, workflow, status } = run;
+        DeletedRunRow { id, workflow, status: status.map(Into::into) }
+    };
+    Reply::ok(&RunsDeleted { runs: runs.into_iter().map(row).collect(), dry_run: is_dry })
 }
 
 async fn patch(call: Call<RunPath, Nothing, Json<PatchRun>>) -> Result<Reply, Problem> {
