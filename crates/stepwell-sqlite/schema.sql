@@ -24,13 +24,20 @@ create table runs (
     parent_child      integer,
     root              blob    not null,
     created_at        integer not null,
-    updated_at        integer not null
+    updated_at        integer not null,
+    -- The code of the error that stopped a failed run.
+    error             text,
+    -- 1 if the id does not contain the time of creation, otherwise null.
+    unordered         integer
 ) strict;
 create unique index runs_by_id on runs (tenant, id);
 create index runs_due on runs (tenant, wake_at, id) where owner is null and wake_at is not null;
 create index runs_owned on runs (tenant, owner, id) where owner is not null;
 create index runs_by_workflow on runs (tenant, workflow, id);
 create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
+create index runs_by_root on runs (tenant, root, id) where parent_run is not null;
+create index runs_by_error on runs (tenant, error, id) where error is not null;
+create index runs_unordered on runs (tenant, unordered, id) where unordered = 1;
 create index runs_ended on runs (tenant, workflow, updated_at, id) where status in ('completed', 'cancelled') and wake_at is null;
 create index runs_not_running on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
 

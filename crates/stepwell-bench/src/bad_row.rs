@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stepwell::data::NewLink;
 use stepwell::data::kv::KeyList;
 use stepwell::data::links::LinkListing;
-use stepwell::store::{CleanupKind, RunQuery};
+use stepwell::store::{CleanupKind, RunFilter, RunQuery};
 use stepwell::{ActionError, Cx, Diagnose, Engine, Event, Operator, Schedule, Signal, Start};
 use stepwell_core::spec::Transition;
 use stepwell_core::{Definition, RunId, Spec, WorkflowSource};
@@ -320,7 +320,7 @@ async fn everything(engine: &Engine, name: &str) -> Tried {
     let is_there = schedules.items.iter().any(|known| known.schedule.name == name);
     check(is_there, || "a schedule is not listed".to_owned())?;
     let began = engine.emit(Event::new("PAID").source("shop").id(name).with(&json!({"n": name}))).await?;
-    let paid = RunQuery { workflow: Some("paid".into()), limit: 100, ..RunQuery::default() };
+    let paid = RunQuery { filter: RunFilter::of("paid"), limit: 100, ..RunQuery::default() };
     let until = Instant::now() + PATIENCE;
     while !engine.event(began.event).await?.is_some_and(|event| event.is_delivered) {
         check(Instant::now() < until, || "an event was not delivered".to_owned())?;

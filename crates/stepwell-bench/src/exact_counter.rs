@@ -10,7 +10,7 @@ use serde_json::json;
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Name, Spec};
 use stepwell::{ActionError, Cx, Engine, Start};
-use stepwell_store::{Cleanup, CleanupKind, Record, RecordQuery, RunQuery, Status};
+use stepwell_store::{Cleanup, CleanupKind, Record, RecordQuery, RunFilter, RunQuery, Status};
 
 use crate::StoreKind;
 use crate::child::{Victim, introduce, say};
@@ -175,7 +175,11 @@ async fn look(place: &Place) -> Result<Found, String> {
         let Some(next) = page.next else { break };
         cursor = Some(next);
     }
-    let query = RunQuery { workflow: Some(Name::from(WORKFLOW)), limit: 1_000, ..RunQuery::default() };
+    let query = RunQuery {
+        filter: RunFilter { workflow: Some(Name::from(WORKFLOW)), ..RunFilter::default() },
+        limit: 1_000,
+        ..RunQuery::default()
+    };
     let runs = engine.store().runs(engine.scope(), query).await.map_err(|error| error.to_string())?;
     found.completed = runs.items.iter().filter(|run| run.status == Status::Completed).count() as u64;
     let seal = || Cleanup { now: engine.now(), limit: 1_000, what: CleanupKind::Seal };

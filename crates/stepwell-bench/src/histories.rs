@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwell_core::{HistoryEntry, Name, RunId};
-use stepwell_store::{HistoryQuery, RunQuery, RunSummary, Status, Store, TenantScope};
+use stepwell_store::{HistoryQuery, RunFilter, RunQuery, RunSummary, Status, Store, TenantScope};
 
 use crate::engines;
 use crate::site::Place;
@@ -32,8 +32,12 @@ pub(crate) async fn read(place: &Place) -> Result<Found, String> {
     let mut found = Found::default();
     let mut cursor = None;
     loop {
-        let query =
-            RunQuery { workflow: Some(Name::from("ten-step")), limit: 200, cursor, ..RunQuery::default() };
+        let query = RunQuery {
+            filter: RunFilter { workflow: Some(Name::from("ten-step")), ..RunFilter::default() },
+            limit: 200,
+            cursor,
+            ..RunQuery::default()
+        };
         let page = store.runs(scope, query).await.map_err(|error| error.to_string())?;
         for run in &page.items {
             let entries = entries(&*store, scope, run.run).await?;
@@ -127,6 +131,8 @@ mod tests {
             parent: None,
             created_at: Timestamp::from_millis(0),
             updated_at: Timestamp::from_millis(0),
+            error: None,
+            definition_version: None,
         };
         let mut found = Found::default();
         count(&mut found, &summary, entries);

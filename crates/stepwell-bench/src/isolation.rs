@@ -10,7 +10,7 @@ use stepwell::core::{Mapping, Name, RunId, Spec};
 use stepwell::data::{Changes, DataError, Increment, KeyList, Lookup, NewLink, Set};
 use stepwell::store::{
     CellFilter, CellQuery, Direction, DocumentQuery, Entity, HistoryQuery, LinkFilter, LinkQuery,
-    RecordQuery, RunQuery, Space, Status, TenantId, TenantScope, WaitFilter, WaitQuery,
+    RecordQuery, RunFilter, RunQuery, Space, Status, TenantId, TenantScope, WaitFilter, WaitQuery,
 };
 use stepwell::{Command, Cx, Engine, EngineError, Operator, Schedule, Signal, Start};
 use uuid::Uuid;
@@ -217,14 +217,26 @@ async fn reads(ours: &Engine, theirs: &Theirs, calls: &mut Calls) -> Result<(), 
         calls.nothing("documents", documents.items.is_empty());
         let waits = WaitQuery { of: WaitFilter::Run(run), limit: 10, cursor: None };
         calls.nothing("waits of a run", store.waits(scope, waits).await.map_err(failed)?.items.is_empty());
-        let children = RunQuery { parent: Some(run), limit: 10, ..RunQuery::default() };
+        let children = RunQuery {
+            filter: RunFilter { parent: Some(run), ..RunFilter::default() },
+            limit: 10,
+            ..RunQuery::default()
+        };
         calls.nothing("children", store.runs(scope, children).await.map_err(failed)?.items.is_empty());
         let slots =
             store.cells(scope, cells(Space::Execution, &run.to_string(), now)).await.map_err(failed)?;
         calls.nothing("slots of a run", slots.items.is_empty());
     }
     for status in [None, Some(Status::Suspended), Some(Status::Waiting)] {
-        let query = RunQuery { workflow: Some(Name::from("door")), status, limit: 10, ..RunQuery::default() };
+        let query = RunQuery {
+            filter: RunFilter {
+                workflow: Some(Name::from("door")),
+                status: status.into_iter().collect(),
+                ..RunFilter::default()
+            },
+            limit: 10,
+            ..RunQuery::default()
+        };
         calls.nothing("runs", store.runs(scope, query).await.map_err(failed)?.items.is_empty());
     }
     let waits = store.waits(scope, WaitQuery { limit: 10, ..WaitQuery::default() }).await.map_err(failed)?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stepwell::data::kv::KeyList;
 use stepwell::{ActionError, Cx, Engine, Run, Start};
 use stepwell_core::{Definition, WorkflowSource};
-use stepwell_store::{HistoryQuery, RunQuery, Status};
+use stepwell_store::{HistoryQuery, RunFilter, RunQuery, Status};
 
 use crate::StoreKind;
 use crate::child::{Victim, introduce, say};
@@ -164,7 +164,7 @@ async fn look(place: &Place, items: u64) -> Result<Value, String> {
     let sum = engine.kv(SUMS).get("all").await.map_err(|error| text(&error))?;
     let (keys, once) = counted(&engine, ITEMS).await?;
     let (_, wide_once) = counted(&engine, WIDE).await?;
-    let query = RunQuery { workflow: Some(WORKFLOW.into()), limit: 10, ..RunQuery::default() };
+    let query = RunQuery { filter: RunFilter::of(WORKFLOW), limit: 10, ..RunQuery::default() };
     let runs = engine.store().runs(engine.scope(), query).await.map_err(|error| text(&error))?.items;
     let completed = runs.iter().filter(|run| run.status == Status::Completed).count();
     let (mut versions, mut gaps, mut from, mut state_bytes) = (0_u64, 0_u64, 0, 0_u64);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use stepwell::data::kv::KeyList;
 use stepwell::{ActionError, Cx, Engine, Event, Start};
 use stepwell_core::{Definition, WorkflowSource};
-use stepwell_store::{RunQuery, Status};
+use stepwell_store::{RunFilter, RunQuery, Status};
 
 use crate::StoreKind;
 use crate::child::{Victim, introduce, say};
@@ -396,7 +396,7 @@ async fn look(place: &Place, weather: Weather) -> Result<Value, String> {
 async fn runs_of(engine: &Engine, workflow: &str) -> Result<(u64, u64), String> {
     let (mut all, mut done, mut cursor) = (0, 0, None);
     loop {
-        let query = RunQuery { workflow: Some(workflow.into()), limit: 1_000, cursor, ..RunQuery::default() };
+        let query = RunQuery { filter: RunFilter::of(workflow), limit: 1_000, cursor, ..RunQuery::default() };
         let page = engine.store().runs(engine.scope(), query).await.map_err(|error| error.to_string())?;
         all += page.items.len() as u64;
         done += page.items.iter().filter(|run| run.status == Status::Completed).count() as u64;

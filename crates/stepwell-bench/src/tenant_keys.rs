@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stepwell::store::{RunQuery, Status, TenantId, TenantScope};
+use stepwell::store::{RunFilter, RunQuery, Status, TenantId, TenantScope};
 use stepwell::{
     ActionError, Cx, Diagnose, Engine, Event, Operator, Poll, RemoteAction, Schedule, Signal, Start,
 };
@@ -158,7 +158,7 @@ async fn pass(engine: &Engine, pairs: u64, is_planted: bool, seen: &Arc<Seen>) -
     working.abort_all();
     let mut findings = 0;
     for (index, tenant) in both.iter().enumerate() {
-        let query = RunQuery { workflow: Some("paid".into()), limit: 1, ..RunQuery::default() };
+        let query = RunQuery { filter: RunFilter::of("paid"), limit: 1, ..RunQuery::default() };
         let some = tenant.store().runs(tenant.scope(), query).await.map_err(|error| error.to_string())?;
         seen.check(some.items.len() == 1, || format!("tenant {index} has no run started by an event"));
         // Thousands of commits in seconds leave a long unsealed audit trail, which the doctor reports by right.

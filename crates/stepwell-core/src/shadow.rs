@@ -39,7 +39,7 @@ pub struct Shadow {
 }
 
 /// The type of a shadow column's values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ShadowType {
     /// Text of at most [`MAX_TEXT_BYTES`].
@@ -89,7 +89,8 @@ impl Shadow {
 }
 
 /// The value of a shadow column for one run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
 pub enum ShadowValue {
     Text(String),
     /// A finite number that is not negative zero.

@@ -28,12 +28,19 @@ create table runs (
     created_at        bigint   not null,
     updated_at        bigint   not null,
     ended_at          bigint,
+    -- The code of the error that stopped a failed run.
+    error             text     collate "C",
+    -- 1 if the id does not contain the time of creation, otherwise null.
+    unordered         smallint,
     constraint runs_by_id primary key (tenant, id)
 ) with (fillfactor = 70);
 create index runs_due on runs (tenant, wake_at, id) where owner is null and wake_at is not null;
 create index runs_owned on runs (tenant, owner, id) where owner is not null;
 create index runs_by_workflow on runs (tenant, workflow, id);
 create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
+create index runs_by_root on runs (tenant, root, id) where parent_run is not null;
+create index runs_by_error on runs (tenant, error, id) where error is not null;
+create index runs_unordered on runs (tenant, unordered, id) where unordered = 1;
 create index runs_ended on runs (tenant, workflow, ended_at, id) where ended_at is not null and wake_at is null;
 create index runs_not_running on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
 
@@ -256,7 +263,8 @@ create table processes (
 create type run_record as (
     id uuid, workflow text, definition bytea, revision bigint, version bigint, fence bigint, owner uuid, status text,
     places text, wake_at bigint, inbox_seq bigint, inbox_len bigint, chain_base bigint, chain_bytes bigint, ledger bytea,
-    parent_run uuid, parent_activation bigint, parent_child bigint, root uuid, created_at bigint, updated_at bigint
+    parent_run uuid, parent_activation bigint, parent_child bigint, root uuid, created_at bigint, updated_at bigint,
+    error text, unordered smallint
 );
 create type checkpoint_record as (
     run uuid, version bigint, base bigint, commit_id uuid, at bigint, body bytea, entry bytea
@@ -280,18 +288,18 @@ begin
         insert into runs as r
                      (tenant, id, workflow, definition, revision, version, fence, owner, status, places, wake_at,
                       inbox_seq, inbox_len, chain_base, chain_bytes, ledger, parent_run, parent_activation,
-                      parent_child, root, created_at, updated_at, ended_at)
+                      parent_child, root, created_at, updated_at, error, unordered, ended_at)
         select t.tenant, u.id, u.workflow, u.definition, u.revision, u.version, u.fence, u.owner, u.status, u.places,
                u.wake_at, u.inbox_seq, u.inbox_len, u.chain_base, u.chain_bytes, u.ledger, u.parent_run,
                u.parent_activation, u.parent_child, u.root, u.created_at, u.updated_at,
-               case when u.status in ('completed', 'cancelled') then u.updated_at end
+               u.error, u.unordered, case when u.status in ('completed', 'cancelled') then u.updated_at end
           from tenants t, unnest($2::run_record[]) as u
          where t.tenant = $1
         on conflict (tenant, id) do update
            set revision = excluded.revision, version = excluded.version, fence = excluded.fence, owner = excluded.owner,
                status = excluded.status, places = excluded.places, chain_base = excluded.chain_base,
                chain_bytes = excluded.chain_bytes, ledger = excluded.ledger, updated_at = excluded.updated_at,
-               ended_at = excluded.ended_at,
+               error = excluded.error, ended_at = excluded.ended_at,
                wake_at = case when r.inbox_seq > excluded.inbox_seq and excluded.status not in ('completed', 'cancelled')
                               then least(r.wake_at, excluded.wake_at) else excluded.wake_at end
          where excluded.definition = '' and r.revision = excluded.revision - 1

@@ -96,13 +96,15 @@ columns! {
         owner: Option<Uuid>, status: &'static str, places: String, wake: Option<i64>, inbox_seq: i64,
         inbox_len: i64, chain_base: i64, chain_bytes: i64, ledger: Option<&'a [u8]>, parent_run: Option<Uuid>,
         parent_activation: Option<i64>, parent_child: Option<i64>, root: Uuid, created_at: i64, updated_at: i64,
+        error: Option<&'a str>, unordered: Option<i16>,
     }
 }
 
 recorded! {
     Runs {
         id, workflow, definition, revision, version, fence, owner, status, places, wake, inbox_seq, inbox_len,
-        chain_base, chain_bytes, ledger, parent_run, parent_activation, parent_child, root, created_at, updated_at
+        chain_base, chain_bytes, ledger, parent_run, parent_activation, parent_child, root, created_at, updated_at,
+        error, unordered
     }
 }
 
@@ -128,6 +130,7 @@ impl<'a> Runs<'a> {
             root,
             created_at,
             updated_at,
+            error,
         } = row;
         let parent = parent.as_ref();
         self.add(
@@ -152,6 +155,8 @@ impl<'a> Runs<'a> {
             root.uuid(),
             created_at.micros(),
             updated_at.micros(),
+            error.as_deref(),
+            row.is_unordered().then_some(1),
         );
     }
 
@@ -163,6 +168,7 @@ impl<'a> Runs<'a> {
             in_order,
             next: _,
             status,
+            error: _,
             wake,
             owner: _,
             ledger,
@@ -195,6 +201,8 @@ impl<'a> Runs<'a> {
             run,
             0,
             at.micros(),
+            step.stored_error(),
+            None,
         );
     }
 }

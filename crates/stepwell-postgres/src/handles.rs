@@ -207,7 +207,7 @@ async fn by_shadow(
         return page(&found, Listing::of("handles"), query.limit, cursor, handle);
     }
     let place = RangePlace::of_handle(query.cursor.as_deref())?;
-    let spans = ShadowSpans::of(&lead.is, place.as_ref())?.filter(|_| !is_unstorable);
+    let spans = ShadowSpans::of(&lead.is, place.as_ref(), false)?.filter(|_| !is_unstorable);
     let Some(spans) = spans else { return Ok(Page::of([])) };
     let statement = match &spans {
         ShadowSpans::Texts(_) => sql::handles_by_text_range,

@@ -18,6 +18,7 @@ mod heartbeats;
 mod jobs;
 mod links;
 mod listed;
+mod listing;
 mod migrate;
 mod outbox;
 mod own;

@@ -8,14 +8,13 @@ use stepwell_store::delta;
 use stepwell_store::document::{DocumentRow, place_cursor, read_place};
 use stepwell_store::plan::{KeyRow, bad_key, decode_results};
 use stepwell_store::store::{
-    after_prefix, bad_cursor, definition_place, due_cursor, key_cursor, page_rows, read_cursor,
-    read_definition_cursor, read_due_cursor, read_key_cursor,
+    after_prefix, definition_place, due_cursor, key_cursor, page_rows, read_cursor, read_definition_cursor,
+    read_due_cursor, read_key_cursor,
 };
 use stepwell_store::{
     BadRow, Cell, CellFilter, CellKey, CellQuery, Claim, CommitId, CommitRef, CommitTrace, CountQuery,
     Document, DocumentQuery, DueTenant, HistoryQuery, HistoryRow, Listing, Loaded, Page, ProcessId, Record,
-    RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Seen, Status, TenantId, WaitFilter, WaitQuery,
-    WaitRow,
+    RecordQuery, Recorded, RunRow, Seen, TenantId, WaitFilter, WaitQuery, WaitRow,
 };
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
@@ -23,7 +22,7 @@ use uuid::Uuid;
 use crate::connection::{Begin, Connection, Connections, Mode, Param, Transaction, Visibility};
 use crate::listed::{all, named, page, read_listed};
 use crate::rows::{self, Read};
-use crate::{handles, seals, shadows, statements as sql};
+use crate::{handles, listing, seals, shadows, statements as sql};
 
 /// Returns the number of rows to query for a page. One extra row shows whether another page follows.
 pub(crate) fn ask(limit: u32) -> i64 {
@@ -232,36 +231,6 @@ pub(crate) async fn cells(on: &Connections, tenant: TenantId, query: &CellQuery)
     page(&rows, of, *limit, |row| rows::get(row, 0), |row| rows::whole_cell(row, 0, *space, owner))
 }
 
-/// Returns the id before which a listing of runs continues; without a cursor it is after every id.
-pub(crate) fn before(cursor: Option<&str>) -> Read<Uuid> {
-    let run: Option<RunId> =
-        cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
-    // No run has the greatest possible id.
-    Ok(run.map_or(Uuid::max(), RunId::uuid))
-}
-
-pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    query.check()?;
-    if !query.shadows.is_empty() {
-        return shadows::runs(on, tenant, query).await;
-    }
-    let RunQuery { workflow, without_prefix: _, status, parent, shadows: _, limit, cursor } = query;
-    let before = before(cursor.as_deref())?;
-    let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
-    let statement = match (parent, in_need, workflow) {
-        (Some(_), ..) => sql::runs_of_parent,
-        (None, true, _) => sql::runs_not_running,
-        (None, false, Some(_)) => sql::runs_of_workflow,
-        (None, false, None) => sql::runs_all,
-    };
-    let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
-    let (parent, excluded_prefix) = (parent.map(RunId::uuid), query.excluded_prefix());
-    let which: [Param<'_>; 7] =
-        [&tenant.uuid(), &before, &workflow, &status, &parent, &ask(*limit), &excluded_prefix];
-    let rows = read(on, tenant, statement, &which).await?;
-    page(&rows, Listing::of("runs"), *limit, run_cursor, |row| rows::run(row).map(RunRow::summary))
-}
-
 pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
     let WaitQuery { of, limit, cursor } = query;
     if *of == WaitFilter::Due {
@@ -461,6 +430,10 @@ pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQu
         RecordQuery::Undelivered { now, limit } => handles::undelivered(on, tenant, *now, *limit).await,
         // The store answers these itself, because it knows which sessions are lost.
         RecordQuery::AliveProcess { .. } | RecordQuery::Processes { .. } => Ok(one(None)),
+        RecordQuery::RunCounts(filter) => {
+            let counts = listing::counts(on, tenant, filter).await?;
+            Ok(Page::of(counts.into_iter().map(Record::RunCount)))
+        }
         RecordQuery::Count { of, limit, cursor } => tally(on, tenant, of, *limit, cursor.as_deref()).await,
     }
 }

@@ -77,6 +77,13 @@ impl Field for i64 {
     }
 }
 
+impl Field for i16 {
+    const TYPE: Type = Type::INT2;
+    fn put(&self, out: &mut Vec<u8>) {
+        put(&self.to_be_bytes(), out);
+    }
+}
+
 impl Field for &str {
     const TYPE: Type = Type::TEXT;
     fn put(&self, out: &mut Vec<u8>) {

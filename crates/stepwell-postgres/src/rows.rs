@@ -71,13 +71,14 @@ pub(crate) fn run(row: &Row) -> Read<RunRow> {
         root: run_id(row, 18)?,
         created_at: at(row, 19)?,
         updated_at: at(row, 20)?,
+        error: get(row, 21)?,
     })
 }
 
 /// Reads a loaded run: its row, the stored states that its state is built from, and its inbox.
 pub(crate) fn loaded(row: &Row) -> Read<Loaded> {
     let known = run(row)?;
-    let bodies: Option<Vec<&[u8]>> = get(row, 21)?;
+    let bodies: Option<Vec<&[u8]>> = get(row, 22)?;
     let state = match delta::read(bodies.unwrap_or_default()) {
         Ok(state) => state,
         Err(error) => {
@@ -85,12 +86,12 @@ pub(crate) fn loaded(row: &Row) -> Read<Loaded> {
             return Ok(known.damaged(bad));
         }
     };
-    let seqs: Option<Vec<i64>> = get(row, 22)?;
+    let seqs: Option<Vec<i64>> = get(row, 23)?;
     let inbox = match seqs {
         None => Vec::new(),
         Some(seqs) => {
-            let (topics, bodies): (Vec<String>, Vec<&[u8]>) = (get(row, 23)?, get(row, 24)?);
-            let (received, expires): (Vec<i64>, Vec<Option<i64>>) = (get(row, 25)?, get(row, 26)?);
+            let (topics, bodies): (Vec<String>, Vec<&[u8]>) = (get(row, 24)?, get(row, 25)?);
+            let (received, expires): (Vec<i64>, Vec<Option<i64>>) = (get(row, 26)?, get(row, 27)?);
             let texts = topics.into_iter().zip(bodies);
             let times = received.into_iter().zip(expires);
             let message =

@@ -3,20 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use stepwell_core::shadow::{ShadowType, ShadowValue};
+use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{Name, RunId};
-use stepwell_store::shadow::{RangePlace, ShadowSpans, joined, leading, range_cursor, split};
+use stepwell_store::shadow::{ShadowSpans, joined, split};
 use stepwell_store::{
-    CleanupResult, CommitId, Listing, Page, RefillColumn, RunQuery, RunRow, RunSummary, ShadowCondition,
-    ShadowFilter, ShadowRefill, ShadowRow, ShadowWrite, Status, StoreError, TenantId,
+    CleanupResult, CommitId, Listing, Page, RefillColumn, ShadowFilter, ShadowRefill, ShadowRow, ShadowWrite,
+    StoreError, TenantId,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::columns::{Shaded, Shadows, Trace};
 use crate::connection::{Connections, Mode, Param, Transaction, Visibility};
-use crate::listed::{all, page};
-use crate::query::{ask, before, each, read, run_cursor};
+use crate::listed::all;
+use crate::query::{each, read};
 use crate::rows::{self, Read};
 use crate::statements as sql;
 
@@ -50,55 +50,6 @@ pub(crate) async fn of_runs(on: &Connections, tenant: TenantId, runs: &[RunId]) 
 /// Returns true if a filter contains a name or value that cannot be stored, and so cannot be found.
 pub(crate) fn is_unstorable(ShadowFilter { name, is }: &ShadowFilter) -> bool {
     name.contains('\0') || is.is_unstorable()
-}
-
-/// Lists runs by their shadow columns: by the index of one column, with the others as filters.
-pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    // The query names a workflow, so `without_prefix` has no effect.
-    let RunQuery { workflow, without_prefix: _, status, parent, shadows, limit, cursor } = query;
-    let nothing = Page::of([]);
-    let Some((lead, others)) = leading(shadows) else { return Ok(nothing) };
-    let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
-    let ShadowFilters { names, texts, numbers, booleans, operators } = &ShadowFilters::of(&others);
-    let (id, parent, limited, name) =
-        (tenant.uuid(), parent.map(RunId::uuid), ask(*limit), lead.name.as_str());
-    if let ShadowCondition::Equals(value) = &lead.is {
-        let before = before(cursor.as_deref())?;
-        if shadows.iter().any(is_unstorable) {
-            return Ok(nothing);
-        }
-        let (text, number, boolean) = split(value);
-        let (statement, held): (_, Param<'_>) = match value.kind() {
-            ShadowType::String => (sql::runs_by_text, &text),
-            ShadowType::Number => (sql::runs_by_number, &number),
-            ShadowType::Boolean => (sql::runs_by_boolean, &boolean),
-        };
-        let which: [Param<'_>; 13] = [
-            &id, &before, &workflow, &status, &parent, &limited, &name, held, names, texts, numbers,
-            booleans, operators,
-        ];
-        let rows = read(on, tenant, statement, &which).await?;
-        return page(&rows, Listing::of("runs"), *limit, run_cursor, |row| {
-            rows::run(row).map(RunRow::summary)
-        });
-    }
-    let place = RangePlace::of_run(cursor.as_deref())?;
-    let Some(spans) = ShadowSpans::of(&lead.is, place.as_ref())? else { return Ok(nothing) };
-    if shadows.iter().any(is_unstorable) {
-        return Ok(nothing);
-    }
-    let statement = match &spans {
-        ShadowSpans::Texts(_) => sql::runs_by_text_range,
-        ShadowSpans::Numbers(_) => sql::runs_by_number_range,
-    };
-    let SpanParams { from, after, to, before } = SpanParams::of(&spans);
-    let which: [Param<'_>; 15] = [
-        &id, after, &workflow, &status, &parent, &limited, &name, from, names, texts, numbers, booleans,
-        operators, to, before,
-    ];
-    let rows = read(on, tenant, statement, &which).await?;
-    let cursor = |row: &Row| Ok(range_cursor(rows::run_id(row, 0)?, &value_at(row, 21, &spans)?));
-    page(&rows, Listing::of("runs"), *limit, cursor, |row| rows::run(row).map(RunRow::summary))
 }
 
 /// The ends of a span as parameters.

@@ -31,8 +31,8 @@ sql! {
     owners process_disconnected process_forget process_heartbeat process_is_alive process_list
     purge_cells purge_checkpoints purge_documents purge_handles purge_inbox purge_keys purge_runs purge_shadows
     purge_waits
-    runs_active runs_all runs_by_boolean runs_by_number runs_by_number_range runs_by_text runs_by_text_range runs_get runs_insert runs_lock runs_mark_failed
-    runs_not_running runs_of_parent runs_of_workflow runs_wake runs_write
+    runs_active runs_get runs_insert runs_list runs_lock runs_mark_failed
+    runs_wake runs_write
     seal_insert seal_last seals_list
     shadows_begin shadows_clear shadows_keep shadows_of_run shadows_of_runs shadows_put
     tally_keys tally_links tally_relations tally_runs tally_types
@@ -47,6 +47,7 @@ mod tests {
 
     use super::ALL;
     use crate::citus_rules::{TABLES, refused};
+    use crate::listing::Source;
 
     /// The only reads of tenant tables that span tenants. They return tenants and due times.
     const SPANNING: &[&str] = &["due", "due_spread", "tenants_after"];
@@ -137,6 +138,22 @@ mod tests {
         let commit = commit_runs();
         assert!(commit.trim_start().starts_with("with moved as (") && uses(&commit) > 3, "{commit}");
         assert_eq!(refused(&commit, false), None, "{commit}");
+    }
+
+    /// The statements that list and count runs are made of one file.
+    #[test]
+    fn listings_of_runs_are_accepted_by_citus() {
+        for source in Source::ALL {
+            for (is_descending, counts) in [(true, false), (false, false), (true, true), (false, true)] {
+                let sql = source.statement(is_descending, counts);
+                assert_eq!(refused(sql, false), None, "{source:?}: {sql}");
+                assert_eq!(sql.contains("group by 1"), counts, "{sql}");
+                let is_replaced =
+                    source == Source::All || !sql.contains("i.tenant = $1 and i.id >= $5 and i.id <= $6\n");
+                assert!(is_replaced, "{source:?}: {sql}");
+                assert_eq!(sql.contains(" desc"), is_descending, "{source:?}: {sql}");
+            }
+        }
     }
 
     /// Returns the string literals of a source file outside of its tests and comments.

@@ -29,7 +29,7 @@ use crate::status::{self, DatabaseStatus};
 use crate::target::Ssl;
 use crate::target::Target;
 use crate::writer::{self, Shared};
-use crate::{cleanup, links, migrate, query, statements as sql};
+use crate::{cleanup, links, listing, migrate, query, statements as sql};
 
 /// Options for opening a database.
 #[derive(Clone)]
@@ -424,7 +424,7 @@ impl Store for PostgresStore {
     }
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
-        again!(query::runs(&self.on, scope.tenant(), &query))
+        again!(listing::runs(&self.on, scope.tenant(), &query))
     }
 
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {

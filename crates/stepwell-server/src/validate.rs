@@ -50,7 +50,7 @@ struct Valid {
 
 pub(crate) fn run(options: &Validate) -> Result<(), Failure> {
     let Some(server) = &options.server else {
-        return report(options, |file, text| here(file, text));
+        return report(options, here);
     };
     let runtime = runtime()?;
     let target = Target::at(server.clone(), options.api_key_file.clone());
@@ -124,7 +124,7 @@ fn here(file: &Path, text: &str) -> Result<Result<Valid, Wrong>, Failure> {
     }
     Ok(match is_document(text) {
         true => load_document(file, text).map(|document| of_document(&document, &known)),
-        false => load_definition(text).map(|definition| of_definition(&definition, Vec::new(), &known)),
+        false => load_definition(text).map(|definition| of_definition(&definition, &[], &known)),
     })
 }
 
@@ -159,10 +159,10 @@ fn of_document(document: &WorkflowSource, known: &[ActionInfo]) -> Valid {
         warnings.push(SourceProblem { step, ..SourceProblem::new("unknownAction", at, message) });
     }
     warnings.sort_by_key(|warning| warning.at);
-    of_definition(document.definition(), warnings, known)
+    of_definition(document.definition(), &warnings, known)
 }
 
-fn of_definition(definition: &Definition, warnings: Vec<SourceProblem>, known: &[ActionInfo]) -> Valid {
+fn of_definition(definition: &Definition, warnings: &[SourceProblem], known: &[ActionInfo]) -> Valid {
     let (name, hash) = (definition.name(), definition.hash());
     let is_known = |name: &str| known.iter().any(|info| info.name.as_str() == name);
     let others: Vec<_> = definition.actions().into_iter().filter(|name| !is_known(name)).collect();

@@ -15,8 +15,8 @@ use stepwell_store::plan::{
 };
 use stepwell_store::{
     AuditRow, BadRow, Cell, CellKey, Commit, CommitId, Committed, Document, HandleHash, HandleRow, Head,
-    Hint, Link, LinkEdge, LinkEnds, NewRun, Refused, RunKey, RunRow, RunUpdate, StoredDefinition, StoredWait,
-    TenantId,
+    Hint, Link, LinkEdge, LinkEnds, NewRun, Refused, RunKey, RunRow, RunUpdate, Status, StoredDefinition,
+    StoredWait, TenantId,
 };
 
 use crate::listed::{named, named_in};
@@ -186,6 +186,7 @@ fn compare_and_set(
         in_order,
         next: _,
         status,
+        error: _,
         wake,
         owner: _,
         ledger,
@@ -197,8 +198,11 @@ fn compare_and_set(
     } = step;
     let after = moved.head;
     let (owner, new_fence) = ownership(step);
-    let still =
-        *status == head.status && *wake == head.wake && owner == head.owner && new_fence == head.fence;
+    let still = *status != Status::Failed
+        && *status == head.status
+        && *wake == head.wake
+        && owner == head.owner
+        && new_fence == head.fence;
     let (tenant, run) = (tenant.uuid(), head.run.uuid());
     let fence = fence.map(rows::int);
     let seen = in_order.then(|| rows::int(head.inbox_seen));
@@ -234,6 +238,7 @@ fn compare_and_set(
             rows::time(*wake),
             rows::int(head.inbox_seen),
             seen,
+            step.stored_error(),
         ])?
     };
     Ok(changed == 1)
@@ -385,6 +390,8 @@ fn put_run(statement: &mut Statement<'_>, tenant: TenantId, row: &RunRow) -> rus
         row.root.uuid().into_bytes(),
         row.created_at.micros(),
         row.updated_at.micros(),
+        row.is_unordered().then_some(1),
+        row.error,
     ])?;
     Ok(written == 1)
 }

@@ -169,7 +169,7 @@ fn by_shadow(
         return matching(connection, tenant, query, others, found, cursor);
     }
     let place = RangePlace::of_handle(query.cursor.as_deref())?;
-    let Some(spans) = ShadowSpans::of(&lead.is, place.as_ref())? else { return Ok(Page::of([])) };
+    let Some(spans) = ShadowSpans::of(&lead.is, place.as_ref(), false)? else { return Ok(Page::of([])) };
     let statement = match &spans {
         ShadowSpans::Texts(_) => sql::handles_by_text_range,
         ShadowSpans::Numbers(_) => sql::handles_by_number_range,

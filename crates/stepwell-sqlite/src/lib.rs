@@ -18,6 +18,7 @@ mod handles;
 mod jobs;
 mod links;
 mod listed;
+mod listing;
 mod lock;
 mod migrate;
 mod names;

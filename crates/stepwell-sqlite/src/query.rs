@@ -10,14 +10,14 @@ use stepwell_store::delta;
 use stepwell_store::document::{DocumentRow, place_cursor, read_place};
 use stepwell_store::plan::{bad_key, decode_results};
 use stepwell_store::store::{
-    after_prefix, bad_cursor, definition_place, due_cursor, key_cursor, page_rows, read_cursor,
-    read_definition_cursor, read_due_cursor, read_key_cursor,
+    after_prefix, definition_place, due_cursor, key_cursor, page_rows, read_cursor, read_definition_cursor,
+    read_due_cursor, read_key_cursor,
 };
 use stepwell_store::{
     Cell, CellFilter, CellKey, CellQuery, Claim, CommitId, CommitRef, CommitTrace, CountQuery, Document,
     DocumentQuery, DueTenant, Heartbeat, HistoryQuery, HistoryRow, Listing, Loaded, Membership, Page,
-    ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Seen, Status, StoredMessage,
-    TenantId, WaitFilter, WaitQuery, WaitRow,
+    ProcessId, Record, RecordQuery, Recorded, RunRow, Seen, StoredMessage, TenantId, WaitFilter, WaitQuery,
+    WaitRow,
 };
 use uuid::Uuid;
 
@@ -25,12 +25,9 @@ use crate::apply::run_row;
 use crate::listed::{named, page, read_listed, unreadable_reason};
 use crate::reader::ReadError;
 use crate::statements as sql;
-use crate::{handles, listed, rows, seals, shadows};
+use crate::{handles, listed, listing, rows, seals, shadows};
 
 pub(crate) type Read<T> = Result<T, ReadError>;
-
-/// A value that is greater than every id.
-const AFTER_ALL_IDS: [u8; 17] = [0xff; 17];
 
 /// Returns the number of rows to query for a page. One extra row shows whether another page follows.
 pub(crate) fn fetch_limit(limit: u32) -> i64 {
@@ -241,41 +238,6 @@ pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery
     page(&mut statement, which, of, *limit, |row| row.get(0), |row| rows::whole_cell(row, *space, owner))
 }
 
-/// Returns the id before which a listing of runs continues; without a cursor it is after every id.
-pub(crate) fn before(cursor: Option<&str>) -> Read<Vec<u8>> {
-    let run: Option<RunId> =
-        cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
-    Ok(run.map_or(AFTER_ALL_IDS.to_vec(), |run| run.uuid().into_bytes().to_vec()))
-}
-
-pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    query.check()?;
-    if !query.shadows.is_empty() {
-        return shadows::runs(connection, tenant, query);
-    }
-    let RunQuery { workflow, without_prefix: _, status, parent, shadows: _, limit, cursor } = query;
-    let before = before(cursor.as_deref())?;
-    let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
-    let statement = match (parent, in_need, workflow) {
-        (Some(_), ..) => sql::runs_of_parent,
-        (None, true, _) => sql::runs_not_running,
-        (None, false, Some(_)) => sql::runs_of_workflow,
-        (None, false, None) => sql::runs_all,
-    };
-    let mut statement = connection.prepare_cached(statement)?;
-    let which = params![
-        tenant.uuid().into_bytes(),
-        before,
-        workflow.as_ref().map(Name::as_str),
-        status.map(Status::as_str),
-        rows::id(parent.map(RunId::uuid)),
-        fetch_limit(*limit),
-        query.excluded_prefix()
-    ];
-    let summary = |row: &Row<'_>| rows::run(row).map(RunRow::summary);
-    page(&mut statement, which, Listing::of("runs"), *limit, run_cursor, summary)
-}
-
 pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
     let WaitQuery { of, limit, cursor } = query;
     let id = tenant.uuid();
@@ -481,6 +443,9 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
             Ok(one(handles::is_alive(connection, *process, *now)?.then_some(Record::AliveProcess(*process))))
         }
         RecordQuery::Processes { limit } => Ok(Page::of(handles::processes(connection, *limit)?)),
+        RecordQuery::RunCounts(filter) => {
+            Ok(Page::of(listing::counts(connection, tenant, filter)?.into_iter().map(Record::RunCount)))
+        }
         RecordQuery::Count { of, limit, cursor } => tally(connection, tenant, of, *limit, cursor.as_deref()),
     }
 }

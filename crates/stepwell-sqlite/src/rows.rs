@@ -74,6 +74,7 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         root: run_id(row, 18)?,
         created_at: Timestamp::from_micros(row.get(19)?),
         updated_at: Timestamp::from_micros(row.get(20)?),
+        error: row.get(21)?,
     })
 }
 
@@ -210,7 +211,7 @@ pub(crate) fn blob(bytes: Option<&Bytes>) -> Option<&[u8]> {
     bytes.map(|bytes| &bytes[..])
 }
 
-fn read<T: rusqlite::types::FromSql, U>(
+pub(crate) fn read<T: rusqlite::types::FromSql, U>(
     row: &Row<'_>,
     column: usize,
     parse: impl FnOnce(T) -> Option<U>,

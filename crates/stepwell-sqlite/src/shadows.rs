@@ -1,20 +1,17 @@
 //! Shadow columns: writes them with their run, finds runs by them, and refills them.
 
 use rusqlite::types::{ToSql, Type, ValueRef};
-use rusqlite::{Connection, Error, Row, Rows, params};
-use stepwell_core::shadow::{ShadowType, ShadowValue};
+use rusqlite::{Connection, Error, Row, params};
+use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{Name, RunId};
-use stepwell_store::shadow::{RangePlace, ShadowSpans, joined, leading, range_cursor, split};
-use stepwell_store::store::page_rows;
+use stepwell_store::shadow::{ShadowSpans, joined, split};
 use stepwell_store::{
-    CleanupResult, Listing, Page, RefillColumn, RunQuery, RunRow, RunSummary, ShadowCondition, ShadowFilter,
-    ShadowRefill, ShadowRow, ShadowWrite, Status, TenantId,
+    CleanupResult, Listing, Page, RefillColumn, ShadowFilter, ShadowRefill, ShadowRow, ShadowWrite, TenantId,
 };
 
 use crate::apply::run_row;
-use crate::listed::{all, read_listed};
-use crate::query::{Read, before, run_cursor};
-use crate::rows;
+use crate::listed::all;
+use crate::query::Read;
 use crate::statements as sql;
 
 /// Sets or clears a shadow column of a run.
@@ -108,63 +105,6 @@ pub(crate) fn of_runs(connection: &Connection, tenant: TenantId, runs: &[RunId])
         found.extend(of_run(connection, tenant, run)?.items);
     }
     Ok(found)
-}
-
-/// Lists runs by their shadow columns: by the index of one column, with the others as filters.
-pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    // The query names a workflow, so `without_prefix` has no effect.
-    let RunQuery { workflow, without_prefix: _, status, parent, shadows, limit, cursor } = query;
-    let Some((lead, others)) = leading(shadows) else { return Ok(Page::of([])) };
-    let (id, name) = (tenant.uuid().into_bytes(), lead.name.as_str());
-    let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
-    let parent = rows::id(parent.map(RunId::uuid));
-    if let ShadowCondition::Equals(value) = &lead.is {
-        let statement = match value.kind() {
-            ShadowType::String => sql::runs_by_text,
-            ShadowType::Number => sql::runs_by_number,
-            ShadowType::Boolean => sql::runs_by_boolean,
-        };
-        let before = before(cursor.as_deref())?;
-        let mut statement = connection.prepare_cached(statement)?;
-        let found = statement.query(params![id, before, workflow, status, parent, name, held(value)])?;
-        return matching(connection, tenant, &others, *limit, found, run_cursor);
-    }
-    let place = RangePlace::of_run(cursor.as_deref())?;
-    let Some(spans) = ShadowSpans::of(&lead.is, place.as_ref())? else { return Ok(Page::of([])) };
-    let statement = match &spans {
-        ShadowSpans::Texts(_) => sql::runs_by_text_range,
-        ShadowSpans::Numbers(_) => sql::runs_by_number_range,
-    };
-    let SpanParams { from, after, to, before } = SpanParams::of(&spans);
-    let mut statement = connection.prepare_cached(statement)?;
-    let found = statement.query(params![id, workflow, status, parent, name, from, after, to, before])?;
-    let cursor = |row: &Row<'_>| Ok(range_cursor(rows::run_id(row, 0)?, &value_at(row, 21)?));
-    matching(connection, tenant, &others, *limit, found, cursor)
-}
-
-/// Reads runs one by one, and no more than the page needs.
-fn matching(
-    connection: &Connection,
-    tenant: TenantId,
-    others: &[&ShadowFilter],
-    limit: u32,
-    mut found: Rows<'_>,
-    cursor: impl Fn(&Row<'_>) -> rusqlite::Result<String>,
-) -> Read<Page<RunSummary>> {
-    let mut all = Vec::new();
-    while let Some(row) = found.next()? {
-        let row =
-            read_listed(Listing::of("runs"), row, &cursor, |row| Ok(rows::run(row).map(RunRow::summary)?))?;
-        let is_wanted = match &row.1 {
-            Ok(row) => has_columns(connection, tenant, row.run, &row.workflow, others)?,
-            Err(_) => true,
-        };
-        all.extend(is_wanted.then_some(row));
-        if all.len() > page_rows(limit) {
-            break;
-        }
-    }
-    Ok(Page::sorted(all, limit)?)
 }
 
 /// The ends of a span as parameters.

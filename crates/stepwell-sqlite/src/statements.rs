@@ -23,7 +23,7 @@ sql! {
     claim_due claim_orphans claim_take
     cleanup_cells cleanup_checkpoints cleanup_documents cleanup_handles cleanup_keys cleanup_runs cleanup_tombstones
     cleanup_workflows
-    definition_get definition_put definitions_all definitions_of_workflow
+    definition_get definition_put definition_version definitions_all definitions_of_workflow
     document_get document_hide document_insert documents_at documents_now
     due due_orphans tenant_next
     handle_commit handle_delete handle_get handle_put
@@ -37,8 +37,7 @@ sql! {
     process_owners
     purge_cells purge_checkpoints purge_documents purge_handles purge_inbox purge_keys purge_run purge_shadows purge_waits
     run_commit run_get run_insert run_mark_failed run_step run_wake run_write
-    runs_all runs_by_boolean runs_by_number runs_by_number_range runs_by_text runs_by_text_range runs_not_running
-    runs_of_parent runs_of_workflow
+    runs_list
     seal_cut seal_first seal_insert seal_last seals_list
     shadow_begin shadow_clear shadow_put shadows_keep shadows_of_run
     tally_keys tally_links tally_relations tally_runs tally_types
@@ -90,8 +89,10 @@ impl<'c> Session<'c> {
 #[cfg(test)]
 mod tests {
     use rusqlite::Connection;
+    use stepwell_core::shadow::ShadowType;
 
     use super::ALL;
+    use crate::listing::Source;
 
     /// The statements that span tenants: tenants with due work, and the heartbeat of the processes.
     const SHARED: &[&str] = &[
@@ -180,17 +181,6 @@ mod tests {
                 "links_reverse",
                 "(tenant=? AND namespace=? AND to_type=? AND to_id=? AND (from_type,from_id,relation)>(?,?,?))",
             ),
-            ("runs_by_text", "(tenant=? AND workflow=? AND name=? AND as_text=? AND run<?)"),
-            ("runs_by_number", "(tenant=? AND workflow=? AND name=? AND as_number=? AND run<?)"),
-            ("runs_by_boolean", "(tenant=? AND workflow=? AND name=? AND as_boolean=? AND run<?)"),
-            (
-                "runs_by_text_range",
-                "(tenant=? AND workflow=? AND name=? AND (as_text,run)>(?,?) AND (as_text,run)<(?,?))",
-            ),
-            (
-                "runs_by_number_range",
-                "(tenant=? AND workflow=? AND name=? AND (as_number,run)>(?,?) AND (as_number,run)<(?,?))",
-            ),
             (
                 "handles_by_text_range",
                 "(tenant=? AND workflow=? AND name=? AND (as_text,run)>(?,?) AND (as_text,run)<(?,?))",
@@ -219,6 +209,42 @@ mod tests {
             let few = |line: &str| name.starts_with("handles_by_") && line.contains("FOR LAST TERM");
             let sorts = plan.iter().any(|line| line.contains("TEMP B-TREE") && !few(line));
             assert!(!sorts || name == "documents_at", "{name} is not in the index's order: {plan:#?}");
+        }
+    }
+
+    /// A listing of runs reads its index in order and searches it by the ids, in both orders.
+    #[test]
+    fn listings_of_runs_search_their_index_in_order() {
+        let connection = database();
+        for source in Source::ALL {
+            let search = match source {
+                Source::All => "runs_by_id (tenant=? AND id>? AND id<?)",
+                Source::Workflow => "runs_by_workflow (tenant=? AND workflow=? AND id>? AND id<?)",
+                Source::Parent => "runs_by_parent (tenant=? AND parent_run=? AND id>? AND id<?)",
+                Source::Root => "runs_by_root (tenant=? AND root=? AND id>? AND id<?)",
+                Source::Key => "runs_by_id (tenant=? AND id=?)",
+                Source::Status => "runs_not_running (tenant=? AND status=? AND id>? AND id<?)",
+                Source::Error => "runs_by_error (tenant=? AND error=? AND id>? AND id<?)",
+                Source::Unordered => "runs_unordered (tenant=? AND unordered=? AND id>? AND id<?)",
+                Source::Equal(ShadowType::String) => {
+                    "shadows_by_text (tenant=? AND workflow=? AND name=? AND as_text=? AND run>? AND run<?)"
+                }
+                Source::Equal(ShadowType::Number) => {
+                    "shadows_by_number (tenant=? AND workflow=? AND name=? AND as_number=? AND run>? AND run<?)"
+                }
+                Source::Equal(ShadowType::Boolean) => {
+                    "shadows_by_boolean (tenant=? AND workflow=? AND name=? AND as_boolean=? AND run>? AND run<?)"
+                }
+                Source::Texts => "name=? AND (as_text,run)>(?,?) AND (as_text,run)<(?,?))",
+                Source::Numbers => "name=? AND (as_number,run)>(?,?) AND (as_number,run)<(?,?))",
+            };
+            for is_descending in [true, false] {
+                let plan = query_plan(&connection, source.statement(is_descending));
+                assert!(plan[0].ends_with(search), "{source:?}: {plan:#?}");
+                let is_ordered =
+                    !plan.iter().any(|line| line.contains("FOR ORDER BY") || line.starts_with("SCAN i"));
+                assert!(is_ordered, "{source:?}: {plan:#?}");
+            }
         }
     }
 

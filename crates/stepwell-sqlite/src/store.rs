@@ -23,7 +23,7 @@ use crate::own::OwnJob;
 use crate::reader::{ReadError, Readers};
 use crate::wal::CheckpointPolicy;
 use crate::writer::{self, Jobs, Meter};
-use crate::{cleanup, connection, links, migrate, names, query, restore, sum};
+use crate::{cleanup, connection, links, listing, migrate, names, query, restore, sum};
 
 /// Options for opening a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -315,7 +315,7 @@ impl Store for SqliteStore {
     }
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
-        self.read(move |connection| query::runs(connection, scope.tenant(), &query)).await
+        self.read(move |connection| listing::runs(connection, scope.tenant(), &query)).await
     }
 
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {

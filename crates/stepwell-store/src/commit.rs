@@ -72,6 +72,9 @@ pub struct RunUpdate {
     pub next: Vec<NextState>,
     /// The run's status after the step.
     pub status: Status,
+    /// The code of the error that stops the run, as [`stored_error`](crate::run::stored_error) returns it. Kept only with
+    /// the status [`Status::Failed`].
+    pub error: Option<String>,
     /// The next wake-up time. If a message arrived that the decision did not see, the row keeps its own time if that is
     /// earlier.
     pub wake: Option<Timestamp>,
@@ -88,6 +91,13 @@ pub struct RunUpdate {
     pub close: Vec<u64>,
     /// Shadow columns that change. The last of several writes to one column wins.
     pub shadows: Vec<ShadowWrite>,
+}
+
+impl RunUpdate {
+    /// Returns the error code that the run's row has after the step.
+    pub fn stored_error(&self) -> Option<&str> {
+        self.error.as_deref().filter(|_| self.status == Status::Failed)
+    }
 }
 
 /// A snapshot and its history entry: a checkpoint.
@@ -123,6 +133,8 @@ pub struct NewRun {
     pub version: u64,
     pub first: NextState,
     pub status: Status,
+    /// As in [`RunUpdate::error`].
+    pub error: Option<String>,
     /// The first wake-up time.
     pub wake: Option<Timestamp>,
     /// The process that owns it from the start.

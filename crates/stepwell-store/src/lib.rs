@@ -20,6 +20,8 @@ pub mod meter;
 pub mod plan;
 pub mod retention;
 pub mod run;
+pub mod run_query;
+pub mod run_scan;
 pub mod scope;
 pub mod seal;
 pub mod shadow;
@@ -49,12 +51,17 @@ pub use meter::{BatchMeter, Instruments};
 pub use run::{
     Chain, Head, Loaded, Parent, ProcessId, RunRow, RunSummary, Status, StoredMessage, StoredWait,
 };
+pub use run_query::{
+    BadIdPrefix, IdPrefix, MAX_ROWS_READ, MAX_RUN_COUNT, RunCount, RunCounts, RunFilter, RunOrder, RunQuery,
+    START_OPERATION,
+};
+pub use run_scan::{RunIndex, RunPage, RunScan, ScannedPart};
 pub use scope::{RunKey, TenantId, TenantScope};
 pub use seal::{Seal, SealedRow};
 pub use shadow::{RefillColumn, ShadowCondition, ShadowFilter, ShadowRefill, ShadowRow, ShadowWrite};
 pub use store::{
     CellFilter, CellQuery, Claim, Cleanup, CleanupKind, CleanupResult, ClockReading, CountQuery, DueTenant,
     EndedBefore, Heartbeat, HistoryQuery, HistoryRow, Membership, Page, Record, RecordQuery, Recorded,
-    RunQuery, SchemaVersion, Store, StoreError, WaitFilter, WaitQuery, WaitRow,
+    SchemaVersion, Store, StoreError, WaitFilter, WaitQuery, WaitRow,
 };
 pub use traced::Traced;

@@ -1,6 +1,8 @@
 //! A store in memory. It is the reference model: as simple as possible, and the other backends must give the same
 //! answers.
 
+mod runs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,17 +27,18 @@ use crate::link::{
 use crate::plan::{CheckpointRow, KeyRow, MessageRow, Plan, Rows, decode_results, plan};
 use crate::retention::{Cut, Versions, cut};
 use crate::run::{Loaded, ProcessId, RunRow, RunSummary, Status, StoredMessage, StoredWait};
+use crate::run_query::RunQuery;
 use crate::scope::{TenantId, TenantScope};
 use crate::seal::{Seal, sealed};
 use crate::shadow::{
-    RangePlace, RefillColumn, ShadowCondition, ShadowFilter, ShadowRefill, ShadowRow, ShadowSpans,
-    ShadowWrite, compare, handle_range_cursor, leading, range_cursor,
+    RangePlace, RefillColumn, ShadowFilter, ShadowRefill, ShadowRow, ShadowSpans, ShadowWrite, compare,
+    handle_range_cursor, leading,
 };
 use crate::store::{
     CellFilter, CellQuery, Claim, Cleanup, CleanupKind, CleanupResult, CountQuery, DueTenant, Heartbeat,
-    HistoryQuery, HistoryRow, Membership, Page, Record, RecordQuery, Recorded, RunQuery, SchemaVersion,
-    Store, StoreError, WaitFilter, WaitQuery, WaitRow, bad_cursor, definition_cursor, due_cursor, key_cursor,
-    page_rows, read_commit_cursor, read_cursor, read_definition_cursor, read_due_cursor, read_key_cursor,
+    HistoryQuery, HistoryRow, Membership, Page, Record, RecordQuery, Recorded, SchemaVersion, Store,
+    StoreError, WaitFilter, WaitQuery, WaitRow, definition_cursor, due_cursor, key_cursor, page_rows,
+    read_commit_cursor, read_cursor, read_definition_cursor, read_due_cursor, read_key_cursor,
 };
 
 /// A store in memory. Its data is lost when it is dropped.
@@ -360,12 +363,12 @@ impl Tables {
             query.matches(row) && is_flow && query.shadows.iter().all(has)
         };
         if let Some((lead, _)) = leading(&query.shadows)
-            && ShadowSpans::of(&lead.is, None)?.is_some()
+            && ShadowSpans::of(&lead.is, None, false)?.is_some()
         {
             let place = RangePlace::of_handle(query.cursor.as_deref())?;
             // The handle of a position decides between handles of the same flow.
-            let whole = ShadowSpans::of(&lead.is, None)?;
-            let rest = ShadowSpans::of(&lead.is, place.as_ref())?;
+            let whole = ShadowSpans::of(&lead.is, None, false)?;
+            let rest = ShadowSpans::of(&lead.is, place.as_ref(), false)?;
             let value =
                 |row: &HandleRow| self.shadows.get(&(row.run, lead.name.clone())).map(|held| &held.value);
             let is_after = |row: &&HandleRow| {
@@ -753,44 +756,7 @@ impl Store for MemoryStore {
     }
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
-        query.check()?;
-        let excluded_prefix = query.excluded_prefix().map(str::to_owned);
-        let RunQuery { workflow, without_prefix: _, status, parent, shadows, limit, cursor } = query;
-        let lead = leading(&shadows).map(|(lead, _)| lead);
-        let lead = lead.filter(|lead| !matches!(lead.is, ShadowCondition::Equals(_)));
-        let (before, span) = match &lead {
-            Some(lead) => {
-                let place = RangePlace::of_run(cursor.as_deref())?;
-                (None, ShadowSpans::of(&lead.is, place.as_ref())?)
-            }
-            None => (cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(&cursor))).transpose()?, None),
-        };
-        let wanted = |row: &&RunRow| {
-            workflow.as_ref().is_none_or(|name| row.workflow == *name)
-                && excluded_prefix
-                    .as_ref()
-                    .is_none_or(|excluded_prefix| !row.workflow.starts_with(excluded_prefix.as_str()))
-                && status.is_none_or(|status| row.status == status)
-                && parent.is_none_or(|run| row.parent.as_ref().is_some_and(|parent| parent.run == run))
-                && before.is_none_or(|before: RunId| row.run < before)
-        };
-        let items = self.read(scope, |tables| {
-            let holds = |row: &&RunRow| {
-                shadows.iter().all(|filter| tables.has_column(row.run, &row.workflow, filter))
-            };
-            let rows = tables.runs.values().rev().filter(wanted).filter(holds);
-            let Some((lead, span)) = lead.as_ref().zip(span) else {
-                let rows = rows.take(page_rows(limit) + 1).cloned().map(RunRow::summary).collect();
-                return Page::cut(rows, limit, |row: &RunSummary| row.run.to_string());
-            };
-            let value = |row: &RunRow| Some(tables.shadows.get(&(row.run, lead.name.clone()))?.value.clone());
-            let rows = rows.filter_map(|row| Some((value(row)?, row)));
-            let mut rows: Vec<_> = rows.filter(|(value, row)| span.has(value, row.run)).collect();
-            rows.sort_by(|(a, one), (b, other)| compare(a, b).then(one.run.cmp(&other.run)));
-            let page = Page::cut(rows, limit, |(value, row)| range_cursor(row.run, value));
-            page.map(|(_, row)| row.clone().summary())
-        });
-        Ok(items)
+        self.read(scope, |tables| tables.runs(&query))
     }
 
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
@@ -906,6 +872,9 @@ impl Store for MemoryStore {
             }
             RecordQuery::Handles(query) => tables.handles(&query),
             RecordQuery::Undelivered { now, limit } => Ok(tables.undelivered(now, limit)),
+            RecordQuery::RunCounts(filter) => {
+                Ok(Page::of(tables.run_counts(&filter)?.into_iter().map(Record::RunCount)))
+            }
             RecordQuery::Count { of, limit, cursor } => Ok(tables.tally(&of, limit, cursor.as_deref())),
         })
     }

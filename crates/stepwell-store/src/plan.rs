@@ -23,7 +23,7 @@ use crate::document::{DocumentEnd, DocumentRow, DocumentWrite};
 use crate::handle::{HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite};
 use crate::hints::Hint;
 use crate::link::{Link, LinkEdge, LinkEnds, LinkError, LinkWrite, deleted, upserted};
-use crate::run::{Head, ProcessId, RunRow, StoredMessage, StoredWait};
+use crate::run::{Head, ProcessId, RunRow, Status, StoredMessage, StoredWait};
 use crate::scope::{RunKey, TenantId};
 use crate::shadow::ShadowWrite;
 use crate::store::{Recorded, StoreError};
@@ -309,6 +309,7 @@ pub fn new_row(new: &NewRun, at: Timestamp) -> (RunRow, Stored) {
         root: new.root,
         created_at: at,
         updated_at: at,
+        error: new.error.clone().filter(|_| new.status == Status::Failed),
     };
     (row, stored)
 }
@@ -650,6 +651,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         row.wake = wake_after(step.wake, row.wake, unseen);
         row.chain = head.chain;
         row.ledger = step.ledger;
+        row.error = step.error.filter(|_| step.status == Status::Failed);
         row.definition = step.definition.unwrap_or(row.definition);
         row.updated_at = self.at;
         if let Some(last) = next.into_iter().next_back() {
@@ -715,7 +717,7 @@ impl<'a, R: Rows> Planner<'a, R> {
             self.insert(new, None, plan);
         } else if let Some((row, _)) = self.runs.get_mut(&new.run).filter(|(row, _)| row.status.is_final()) {
             (row.status, row.wake, row.updated_at) = (new.status, new.wake, self.at);
-            // Whoever has read the ended run must read it again.
+            // A decision on the ended run is refused, so that it is read again.
             row.revision += 1;
         }
         Ok(())

@@ -213,6 +213,18 @@ pub struct RunSummary {
     pub created_at: Timestamp,
     /// The time of the last commit on this run. A message or a claim does not change it.
     pub updated_at: Timestamp,
+    /// The code of the error that stopped the run; `None` unless it has failed.
+    pub error: Option<String>,
+    /// The workflow version that the run is pinned to, the author's number; `None` if its definition is not stored.
+    pub definition_version: Option<u32>,
+}
+
+impl RunSummary {
+    /// Returns the time at which the run ended; `None` while it has not.
+    pub fn ended_at(&self) -> Option<Timestamp> {
+        // The last commit on an ended run is the one that ended it.
+        self.status.is_final().then_some(self.updated_at)
+    }
 }
 
 /// A run's row as every backend stores it. The state is in the checkpoints.
@@ -249,6 +261,21 @@ pub struct RunRow {
     pub created_at: Timestamp,
     /// The time of the last commit on this run. A message or a claim does not change it.
     pub updated_at: Timestamp,
+    /// The code of the error that stopped the run; `None` unless it has failed.
+    pub error: Option<String>,
+}
+
+/// The error code of a run whose row or state cannot be read.
+pub const UNREADABLE: &str = "unreadable";
+/// Maximum length of a stored error code in bytes. A longer code is cut.
+pub const MAX_ERROR_BYTES: usize = 255;
+
+/// Returns an error code as it is stored: without NUL characters and of limited length.
+pub fn stored_error(code: &str) -> String {
+    let mut stored: String = code.chars().filter(|c| *c != '\0').collect();
+    let end = (0..=MAX_ERROR_BYTES).rev().find(|end| stored.is_char_boundary(*end)).unwrap_or(0);
+    stored.truncate(end);
+    stored
 }
 
 impl RunRow {
@@ -266,6 +293,7 @@ impl RunRow {
     pub fn mark_failed(&mut self) {
         (self.status, self.owner, self.wake) = (Status::Failed, None, None);
         self.places.clear();
+        self.error = Some(UNREADABLE.to_owned());
         self.fence += 1;
         self.revision += 1;
     }
@@ -322,6 +350,8 @@ impl RunRow {
             parent: self.parent,
             created_at: self.created_at,
             updated_at: self.updated_at,
+            error: self.error,
+            definition_version: None,
         }
     }
 }

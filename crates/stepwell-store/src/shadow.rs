@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
 
+use serde::{Deserialize, Serialize};
 use stepwell_core::shadow::{MAX_NAME_BYTES, MAX_TEXT_BYTES, ShadowType, ShadowValue};
 use stepwell_core::{Definition, DefinitionHash, LimitExceeded, Name, RunId};
 use uuid::Uuid;
@@ -77,14 +78,16 @@ pub struct ShadowRow {
 }
 
 /// A filter on one shadow column.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ShadowFilter {
     pub name: Name,
     pub is: ShadowCondition,
 }
 
 /// A condition on the value of a shadow column. A run without a value does not match.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum ShadowCondition {
     Equals(ShadowValue),
     /// Texts within a range, in the order of their UTF-8 bytes.
@@ -279,7 +282,13 @@ pub struct ShadowSpan<T> {
 }
 
 impl<T: PartialOrd> ShadowSpan<T> {
-    fn of(from: Bound<T>, to: Bound<T>, (least, end): (T, T), place: Option<(T, Uuid)>) -> Self {
+    fn of(
+        from: Bound<T>,
+        to: Bound<T>,
+        (least, end): (T, T),
+        place: Option<(T, Uuid)>,
+        is_descending: bool,
+    ) -> Self {
         let from = match from {
             Bound::Included(value) => (value, Uuid::nil()),
             Bound::Excluded(value) => (value, Uuid::max()),
@@ -290,7 +299,11 @@ impl<T: PartialOrd> ShadowSpan<T> {
             Bound::Excluded(value) => (value, Uuid::nil()),
             Bound::Unbounded => (end, Uuid::max()),
         };
-        let after = place.filter(|place| *place > from).unwrap_or(from);
+        let (after, before) = match place {
+            Some(place) if is_descending && place < before => (from, place),
+            Some(place) if !is_descending && place > from => (place, before),
+            _ => (from, before),
+        };
         ShadowSpan { after, before }
     }
 }
@@ -303,8 +316,13 @@ pub enum ShadowSpans {
 }
 
 impl ShadowSpans {
-    /// Returns the part of the index after a position. `None` if the condition is not a range.
-    pub fn of(is: &ShadowCondition, place: Option<&RangePlace>) -> Result<Option<Self>, StoreError> {
+    /// Returns the part of the index after a position, or before it in descending order. `None` if the condition is not
+    /// a range.
+    pub fn of(
+        is: &ShadowCondition,
+        place: Option<&RangePlace>,
+        is_descending: bool,
+    ) -> Result<Option<Self>, StoreError> {
         let wrong = |place: &RangePlace| bad_cursor(&place.cursor);
         match is {
             ShadowCondition::Equals(_) => Ok(None),
@@ -316,7 +334,8 @@ impl ShadowSpans {
                     true => Err(wrong(place)),
                 });
                 let ends = (String::new(), end);
-                let span = ShadowSpan::of(from.clone(), to.clone(), ends, place.transpose()?);
+                let place = place.transpose()?;
+                let span = ShadowSpan::of(from.clone(), to.clone(), ends, place, is_descending);
                 Ok(Some(ShadowSpans::Texts(span)))
             }
             ShadowCondition::Numbers { from, to } => {
@@ -325,7 +344,8 @@ impl ShadowSpans {
                     _ => Err(wrong(place)),
                 });
                 let ends = (f64::NEG_INFINITY, f64::INFINITY);
-                Ok(Some(ShadowSpans::Numbers(ShadowSpan::of(*from, *to, ends, place.transpose()?))))
+                let span = ShadowSpan::of(*from, *to, ends, place.transpose()?, is_descending);
+                Ok(Some(ShadowSpans::Numbers(span)))
             }
         }
     }

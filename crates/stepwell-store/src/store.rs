@@ -14,10 +14,11 @@ use crate::document::{Document, DocumentQuery};
 use crate::handle::{HandleHash, HandleQuery, HandleRow};
 use crate::hints::Hints;
 use crate::link::{Link, LinkQuery};
-use crate::run::{Loaded, ProcessId, RunSummary, Status, StoredWait};
+use crate::run::{Loaded, ProcessId, RunSummary, StoredWait};
+use crate::run_query::{RunCount, RunFilter, RunQuery};
 use crate::scope::{TenantId, TenantScope};
 use crate::seal::Seal;
-use crate::shadow::{ShadowFilter, ShadowRefill, ShadowRow, check_filters};
+use crate::shadow::{ShadowRefill, ShadowRow};
 
 /// Durable storage for runs, data and definitions.
 ///
@@ -68,7 +69,8 @@ pub trait Store: Send + Sync {
     /// end.
     async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
 
-    /// Lists runs, newest first.
+    /// Lists runs, newest first by default. A page that has read [`MAX_ROWS_READ`](crate::MAX_ROWS_READ) rows ends early,
+    /// so that a short or empty page can have a cursor.
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
 
     /// Lists open waits of all runs in the order of run and activation. [`WaitFilter::FirstTopic`] returns one wait, and
@@ -310,42 +312,6 @@ pub enum CellFilter {
     Prefix(String),
 }
 
-/// A query for runs. A run must match every field that is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RunQuery {
-    pub workflow: Option<Name>,
-    /// Excludes workflows whose name begins with this text. Has no effect if `workflow` is set.
-    pub without_prefix: Option<String>,
-    pub status: Option<Status>,
-    /// Only children of this run.
-    pub parent: Option<RunId>,
-    /// Only runs whose shadow columns match these filters. Requires `workflow`.
-    ///
-    /// If all of them are ranges, the listing is in the order of the first filter's column, then of id.
-    pub shadows: Vec<ShadowFilter>,
-    /// Maximum number of runs; see [`page_rows`].
-    pub limit: u32,
-    /// [`Page::next`] of the previous page; `None` = the first page.
-    pub cursor: Option<String>,
-}
-
-impl RunQuery {
-    /// Rejects a filter on shadow columns without a workflow, because a column belongs to one workflow, and invalid
-    /// bounds.
-    pub fn check(&self) -> Result<(), StoreError> {
-        if self.shadows.is_empty() || self.workflow.is_some() {
-            return check_filters(&self.shadows);
-        }
-        let why = "a filter on shadow columns needs a workflow: name the workflow of the runs";
-        Err(StoreError::Invalid(why.to_owned()))
-    }
-
-    /// Returns the prefix that the workflow's name must not have.
-    pub fn excluded_prefix(&self) -> Option<&str> {
-        self.without_prefix.as_deref().filter(|_| self.workflow.is_none())
-    }
-}
-
 /// A query for open waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WaitQuery {
@@ -505,6 +471,8 @@ pub enum RecordQuery {
         now: Timestamp,
         limit: u32,
     },
+    /// The number of runs that match a filter, by status. The result is a single page.
+    RunCounts(Box<RunFilter>),
     /// Names in use with their counts, in the order of the names.
     Count { of: CountQuery, limit: u32, cursor: Option<String> },
 }
@@ -561,6 +529,7 @@ pub enum Record {
         /// The time at which the lease of its last heartbeat expires.
         lease_until: Timestamp,
     },
+    RunCount(RunCount),
     /// A name in use.
     Count {
         name: String,

@@ -10,10 +10,11 @@ use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
 use crate::link::{Link, LinkQuery};
 use crate::run::{Loaded, ProcessId, RunSummary};
+use crate::run_query::RunQuery;
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
     CellQuery, Claim, Cleanup, CleanupResult, DueTenant, Heartbeat, HistoryQuery, HistoryRow, Membership,
-    Page, Record, RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, WaitQuery, WaitRow,
+    Page, Record, RecordQuery, Recorded, SchemaVersion, Store, StoreError, WaitQuery, WaitRow,
 };
 
 /// A store that traces every call with its outcome. Spans never contain payloads.

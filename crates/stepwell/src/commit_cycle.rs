@@ -159,6 +159,7 @@ impl Inner {
             in_order,
             next: states,
             status,
+            error: after.ledger.error_code(status),
             wake,
             owner,
             ledger: after.ledger.write(),
@@ -168,8 +169,7 @@ impl Inner {
             close,
             shadows,
         };
-        let owned = ownership(&step);
-        commit.step = Some(step);
+        let owned = ownership(commit.step.insert(step));
         let committed = self.apply(scope, commit).await?;
         self.observe_commit(scope, loaded_run, &after, status, now);
         // The commit lacks columns of filled-in results, and those of a migrated run that were never filled.

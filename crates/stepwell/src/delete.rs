@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stepwell_core::{Name, Refusal, RunId};
 use stepwell_store::{
-    Cleanup, CleanupKind, Commit, CommitId, HandleQuery, RecordQuery, RunQuery, Status, StoreError,
+    Cleanup, CleanupKind, Commit, CommitId, HandleQuery, RecordQuery, RunFilter, RunQuery, Status, StoreError,
     TenantScope,
 };
 
@@ -245,7 +245,8 @@ impl Inner {
             next += 1;
             let (before, mut cursor) = (found.len(), None);
             loop {
-                let query = RunQuery { parent: Some(parent), limit: CHILDREN, cursor, ..RunQuery::default() };
+                let filter = RunFilter { parent: Some(parent), ..RunFilter::default() };
+                let query = RunQuery { filter, limit: CHILDREN, cursor, ..RunQuery::default() };
                 let page = self.store.runs(scope, query).await?;
                 found.extend(page.items.into_iter().map(|child| DeletedRun {
                     run: child.run,

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use stepwell_core::dispatch::RetryRequest;
 use stepwell_core::snapshot::{ActivationId, ActivationStatus, Snapshot};
 use stepwell_core::{Cause, Failure, Name, RunId, Timestamp};
+use stepwell_store::Status;
+use stepwell_store::run::stored_error;
 
 use crate::admission::Admission;
 use crate::admission::gate::GateState;
@@ -234,6 +236,12 @@ impl Ledger {
     pub(crate) fn cancel(&mut self, run: RunId) {
         self.stopped = None;
         self.cancelling = vec![PendingCancellation { parent: run, from: None }];
+    }
+
+    /// Returns the code of the error that stopped the run, to be stored with the run's status.
+    pub(crate) fn error_code(&self, status: Status) -> Option<String> {
+        let stopped = self.stopped.as_ref().filter(|_| status == Status::Failed)?;
+        Some(stored_error(&stopped.error.code))
     }
 
     /// Called when the failure that stopped the run is resolved. If another transition has failed for good, the run

@@ -506,6 +506,7 @@ impl Inner {
             version,
             first,
             status,
+            error: loaded_run.ledger.error_code(status),
             wake,
             owner: None,
             parent: None,

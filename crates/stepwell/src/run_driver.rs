@@ -12,7 +12,7 @@ use futures_util::future::{AbortHandle, Abortable, FutureExt};
 use serde_json::Value;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{ActionCall, Cause, Failure, Name, RunId, Timestamp};
-use stepwell_store::{Page, ProcessId, RunQuery, RunSummary, Status, StoreError, TenantScope};
+use stepwell_store::{Page, ProcessId, RunFilter, RunQuery, RunSummary, Status, StoreError, TenantScope};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
@@ -466,7 +466,12 @@ impl RunDriver {
         limit: u32,
         cursor: Option<String>,
     ) -> Result<Page<RunSummary>, StoreError> {
-        let query = RunQuery { parent: Some(parent), limit, cursor, ..RunQuery::default() };
+        let query = RunQuery {
+            filter: RunFilter { parent: Some(parent), ..RunFilter::default() },
+            limit,
+            cursor,
+            ..RunQuery::default()
+        };
         self.inner.store.runs(self.scope, query).await
     }
 }

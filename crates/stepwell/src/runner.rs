@@ -277,6 +277,7 @@ async fn release_undriven(inner: &Inner, scope: TenantScope, loaded: Loaded) {
         fence: Some(head.fence),
         in_order: false,
         status: head.status,
+        error: ledger.error_code(head.status),
         wake: Some(now),
         owner: Ownership::Release,
         ledger: ledger.write(),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use stepwell_core::document::SourceProblem;
 use stepwell_core::spec::{OnSchedule, Transition, TransitionTrigger, Trigger, TriggerKind};
 use stepwell_core::{Definition, Name, RunId, Spec, Timestamp, WorkflowSource};
-use stepwell_store::{Page, Record, RecordQuery, RunQuery, Status, StoreError, TenantScope};
+use stepwell_store::{Page, Record, RecordQuery, RunFilter, RunQuery, Status, StoreError, TenantScope};
 
 use crate::action::ActionError;
 use crate::actor::Permission;
@@ -368,7 +368,7 @@ impl Inner {
         limit: u32,
         cursor: Option<String>,
     ) -> Result<Page<(Scheduled, bool)>, EngineError> {
-        let query = RunQuery { workflow: Some(WORKFLOW.into()), limit, cursor, ..RunQuery::default() };
+        let query = RunQuery { filter: RunFilter::of(WORKFLOW), limit, cursor, ..RunQuery::default() };
         let mut page = self.store.runs(scope, query).await?;
         let mut items = Vec::new();
         for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
@@ -406,7 +406,7 @@ impl Inner {
         let mut cursor = None;
         loop {
             let query = RunQuery {
-                workflow: Some(WORKFLOW.into()),
+                filter: RunFilter::of(WORKFLOW),
                 limit: READ_AT_ONCE,
                 cursor,
                 ..RunQuery::default()
@@ -668,7 +668,7 @@ pub(crate) async fn runs(
     store: &dyn stepwell_store::Store,
     scope: TenantScope,
 ) -> Result<Vec<RunId>, EngineError> {
-    let query = RunQuery { workflow: Some(WORKFLOW.into()), limit: 200, ..RunQuery::default() };
+    let query = RunQuery { filter: RunFilter::of(WORKFLOW), limit: 200, ..RunQuery::default() };
     let page = store.runs(scope, query).await?;
     let going = page.items.into_iter().filter(|run| run.status != Status::Completed);
     Ok(going.map(|run| run.run).collect())

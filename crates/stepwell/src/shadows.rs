@@ -16,8 +16,8 @@ use stepwell_core::shadow::{Column, Seen, ShadowType, ShadowValue};
 use stepwell_core::{DefinitionHash, Name, RunId, Snapshot};
 use stepwell_store::{
     Cleanup, CleanupKind, CleanupResult, HandleChange, HandleKind, HandleQuery, HandleRow, HandleWrite,
-    Loaded, Page, Record, RecordQuery, RefillColumn, Refused, RunQuery, RunSummary, ShadowFilter,
-    ShadowRefill, ShadowWrite, StoreError, TenantId, TenantScope,
+    Loaded, Page, Record, RecordQuery, RefillColumn, Refused, RunCount, RunFilter, RunQuery, RunSummary,
+    ShadowFilter, ShadowRefill, ShadowWrite, StoreError, TenantId, TenantScope,
 };
 
 use crate::actor::Permission;
@@ -390,7 +390,7 @@ impl Workflow {
 #[derive(Debug, Clone)]
 pub struct Heal {
     /// The runs to heal. `workflow` must be set.
-    filter: RunQuery,
+    filter: RunFilter,
     batch: u32,
     place: Option<String>,
     runs: u64,
@@ -401,14 +401,13 @@ pub struct Heal {
 impl Heal {
     /// Selects all runs of a workflow, newest first, and then all its flows behind handles.
     pub fn of(workflow: impl Into<Name>) -> Self {
-        Heal::those(RunQuery { workflow: Some(workflow.into()), ..RunQuery::default() })
+        Heal::those(RunFilter::of(workflow))
     }
 
-    /// Selects the runs that match a query. Includes flows behind handles if the query has no condition on status or
-    /// parent.
-    pub fn those(filter: RunQuery) -> Self {
-        let place = filter.cursor.clone();
-        Heal { filter, batch: 100, place, runs: 0, done: Refilling::default(), is_over: false }
+    /// Selects the runs that match a filter. Includes flows behind handles if the filter has only a workflow and
+    /// conditions on shadow columns.
+    pub fn those(filter: RunFilter) -> Self {
+        Heal { filter, batch: 100, place: None, runs: 0, done: Refilling::default(), is_over: false }
     }
 
     /// Sets the number of runs per batch. Default: 100; minimum: 1.
@@ -457,17 +456,34 @@ impl Heal {
 }
 
 impl Engine {
-    /// Returns runs, newest first, filtered by workflow, status, parent and shadow columns. If all filters on columns are
-    /// ranges, the runs are in the order of the first of them. Default limit: 50.
+    /// Lists runs, newest first by default. If all filters on shadow columns are ranges, the runs are in the order of the
+    /// first of them. Default limit: 50.
+    ///
+    /// A page that has read [`MAX_ROWS_READ`](stepwell_store::MAX_ROWS_READ) rows ends early, so that a short or empty page
+    /// can have a cursor. The listing is over when a page has none.
     pub async fn runs(&self, mut query: RunQuery) -> Result<Page<RunSummary>, EngineError> {
         self.permit(Permission::View)?;
-        if let (Some(workflow), false) = (&query.workflow, query.shadows.is_empty()) {
-            self.check_filters(workflow, &query.shadows).await?;
+        if let (Some(workflow), false) = (&query.filter.workflow, query.filter.shadows.is_empty()) {
+            self.check_filters(workflow, &query.filter.shadows).await?;
         }
         if query.limit == 0 {
             query.limit = PAGE;
         }
         Ok(self.store().runs(self.scope(), query).await?)
+    }
+
+    /// Counts runs by status, each up to [`MAX_RUN_COUNT`](stepwell_store::MAX_RUN_COUNT), in the order of a run's life.
+    pub async fn count_runs(&self, filter: RunFilter) -> Result<Vec<RunCount>, EngineError> {
+        self.permit(Permission::View)?;
+        if let (Some(workflow), false) = (&filter.workflow, filter.shadows.is_empty()) {
+            self.check_filters(workflow, &filter.shadows).await?;
+        }
+        let found = self.store().records(self.scope(), RecordQuery::RunCounts(Box::new(filter))).await?;
+        let count = |record| match record {
+            Record::RunCount(count) => Some(count),
+            _ => None,
+        };
+        Ok(found.items.into_iter().filter_map(count).collect())
     }
 
     /// Rejects filters on columns that the workflow does not declare, and an unknown workflow.
@@ -543,8 +559,11 @@ impl Engine {
         heal: &Heal,
         done: &mut Refilling,
     ) -> Result<(u64, Option<String>), EngineError> {
-        let query = RunQuery { limit: heal.batch, cursor: heal.place.clone(), ..heal.filter.clone() };
-        let has_flows = query.status.is_none() && query.parent.is_none();
+        let filter = heal.filter.clone();
+        // A flow behind a handle has no row of a run, so that only conditions on columns can select it.
+        let RunFilter { workflow, shadows, .. } = filter.clone();
+        let has_flows = filter == RunFilter { workflow, shadows, ..RunFilter::default() };
+        let query = RunQuery { filter, limit: heal.batch, cursor: heal.place.clone(), order: None };
         let page = self.store().runs(self.scope(), query).await?;
         let runs: Vec<RunId> = page.items.iter().map(|row| row.run).collect();
         self.inner.refill(self.scope(), &runs, done).await?;
@@ -563,7 +582,7 @@ impl Engine {
         cursor: &str,
         done: &mut Refilling,
     ) -> Result<(u64, Option<String>), EngineError> {
-        let RunQuery { workflow, shadows, .. } = heal.filter.clone();
+        let RunFilter { workflow, shadows, .. } = heal.filter.clone();
         let cursor = (!cursor.is_empty()).then(|| cursor.to_owned());
         let query = HandleQuery { workflow, shadows, limit: heal.batch, cursor, ..HandleQuery::default() };
         let page = self.store().records(self.scope(), RecordQuery::Handles(query)).await?;

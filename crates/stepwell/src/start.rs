@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use stepwell_core::{DefinitionHash, Input, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
     AuditRow, Chain, Commit, Head, KeyLifetime, KeyWrite, NewRun, Parent, ProcessId, Record, RecordQuery,
-    Refused, SendMessage, ShadowWrite, Status, StoreError, TenantScope,
+    Refused, START_OPERATION, SendMessage, ShadowWrite, Status, StoreError, TenantScope,
 };
 
 use crate::admission::{self, queue};
@@ -28,7 +28,7 @@ use crate::registry::Workflow;
 use crate::signal::{Signal, Signalled};
 
 /// The operation under which the idempotency keys of starts are recorded.
-pub(crate) const START: &str = "start";
+pub(crate) const START: &str = START_OPERATION;
 /// The operation for the engine's own keys of schedules, events and triggers. No caller can use one of these keys.
 pub(crate) const OWN_START: &str = "stepwell.start";
 
@@ -360,6 +360,7 @@ impl Inner {
             version: loaded_run.snapshot.version(),
             first,
             status,
+            error: loaded_run.ledger.error_code(status),
             wake,
             owner,
             parent,

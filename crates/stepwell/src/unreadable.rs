@@ -6,8 +6,8 @@ use serde_json::json;
 use stepwell_core::snapshot::ChildEnd;
 use stepwell_core::{Failure, RunId};
 use stepwell_store::{
-    BadRow, Cleanup, CleanupKind, Commit, CommitId, KeyWrite, Loaded, Ownership, RunQuery, RunUpdate, Status,
-    StoreError, TenantScope, WaitFilter, WaitQuery,
+    BadRow, Cleanup, CleanupKind, Commit, CommitId, KeyWrite, Loaded, Ownership, RunFilter, RunQuery, RunUpdate,
+    Status, StoreError, TenantScope, WaitFilter, WaitQuery,
 };
 
 use crate::engine::Inner;
@@ -75,6 +75,7 @@ impl Inner {
             head: loaded.head,
             next: Vec::new(),
             status,
+            error: ledger.error_code(status),
             wake: None,
             owner: Ownership::Release,
             ledger: ledger.write(),
@@ -162,7 +163,12 @@ impl Inner {
     ) -> Result<(), EngineError> {
         let mut cursor = None;
         loop {
-            let query = RunQuery { parent: Some(run), limit: CHILDREN, cursor, ..RunQuery::default() };
+            let query = RunQuery {
+                filter: RunFilter { parent: Some(run), ..RunFilter::default() },
+                limit: CHILDREN,
+                cursor,
+                ..RunQuery::default()
+            };
             let page = self.store.runs(scope, query).await?;
             for child in page.items.iter().filter(|child| !child.status.is_final()) {
                 let by =

@@ -284,7 +284,7 @@ impl Store for Wire {
         self.call(self.world.memory.links(scope, query)).await
     }
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
-        if self.world.plant && !query.shadows.is_empty() {
+        if self.world.plant && !query.filter.shadows.is_empty() {
             return Ok(Page::of([]));
         }
         self.call(self.world.memory.runs(scope, query)).await

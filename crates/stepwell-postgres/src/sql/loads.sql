@@ -1,7 +1,7 @@
 -- Returns runs, each with the stored states that its state is built from and with its inbox.
 select r.id, r.workflow, r.definition, r.revision, r.version, r.fence, r.owner, r.status, r.places, r.wake_at,
        r.inbox_seq, r.inbox_len, r.chain_base, r.chain_bytes, r.ledger, r.parent_run, r.parent_activation,
-       r.parent_child, r.root, r.created_at, r.updated_at, c.bodies,
+       r.parent_child, r.root, r.created_at, r.updated_at, r.error, c.bodies,
        m.seqs, m.topics, m.bodies, m.received, m.expires
   from runs r
  cross join lateral (select array_agg(k.body order by k.version) as bodies from checkpoints k

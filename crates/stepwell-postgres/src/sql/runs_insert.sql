@@ -1,12 +1,12 @@
 -- Inserts runs that did not exist when they were read. Fails, and writes nothing, if one exists by now.
 insert into runs as x (tenant, id, workflow, definition, revision, version, fence, owner, status, places, wake_at,
                   inbox_seq, inbox_len, chain_base, chain_bytes, ledger, parent_run, parent_activation,
-                  parent_child, root, created_at, updated_at, ended_at)
+                  parent_child, root, created_at, updated_at, error, unordered, ended_at)
 select t.tenant, u.*, case when u.status in ('completed', 'cancelled') then u.updated_at end
   from tenants t, unnest($2::uuid[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::uuid[], $9::text[],
               $10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bytea[],
-              $17::uuid[], $18::bigint[], $19::bigint[], $20::uuid[], $21::bigint[], $22::bigint[])
+              $17::uuid[], $18::bigint[], $19::bigint[], $20::uuid[], $21::bigint[], $22::bigint[], $23::text[], $24::smallint[])
            as u (id, workflow, definition, revision, version, fence, owner, status, places, wake_at, inbox_seq,
                       inbox_len, chain_base, chain_bytes, ledger, parent_run, parent_activation, parent_child, root,
-                      created_at, updated_at)
+                      created_at, updated_at, error, unordered)
  where t.tenant = $1

@@ -14,7 +14,7 @@ use stepwell_store::suite::{ask, make};
 use stepwell_store::{
     Claim, Cleanup, CleanupKind, Commit, CommitError, CommitId, HandleQuery, HandleRow, HandleWrite, Head,
     Heartbeat, Hint, Hints, HistoryQuery, Membership, NewRun, ProcessId, Record, RecordQuery, RefillColumn,
-    Refused, RunQuery, RunUpdate, ShadowFilter, ShadowRefill, Store, StoreError,
+    Refused, RunFilter, RunQuery, RunUpdate, ShadowFilter, ShadowRefill, Store, StoreError,
 };
 use uuid::Uuid;
 
@@ -524,8 +524,7 @@ async fn found(store: &PostgresStore, make: &make::Make) {
         |prefix: &str| vec![ShadowFilter::prefix("email", prefix), ShadowFilter::prefix("email", "")];
     let numbers = || vec![ShadowFilter::numbers("email", Bound::Included(1.0), Bound::Unbounded)];
     let of = |shadows: Vec<ShadowFilter>| RunQuery {
-        workflow: Some("orders".into()),
-        shadows,
+        filter: RunFilter { workflow: Some("orders".into()), shadows, ..RunFilter::default() },
         limit: 10,
         ..RunQuery::default()
     };
@@ -557,7 +556,7 @@ async fn found(store: &PostgresStore, make: &make::Make) {
         (numbers(), 0),
     ];
     for (shadows, many) in cases {
-        let RunQuery { workflow, shadows, limit, .. } = of(shadows);
+        let RunQuery { filter: RunFilter { workflow, shadows, .. }, limit, .. } = of(shadows);
         let query = HandleQuery { workflow, shadows, limit, ..HandleQuery::default() };
         let found = store.records(make::ME, RecordQuery::Handles(query)).await.unwrap().items;
         assert_eq!(found.len(), many, "{found:?}");

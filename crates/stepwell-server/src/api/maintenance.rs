@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepwell::core::RunId;
-use stepwell::store::RunQuery;
+use stepwell::store::RunFilter;
 use stepwell::{Heal, MaintenanceRound, Permission};
 
 use super::call::{Call, Json, Nothing};
@@ -95,8 +95,8 @@ async fn heal(call: Call<Nothing, Nothing, Json<HealColumns>>) -> Result<Reply, 
     let engine = call.engine();
     let Json(HealColumns { workflow, status, parent, conditions, batch, cursor }) = call.body;
     let shadows = conditions.iter().map(|text| condition(text)).collect::<Result<_, _>>()?;
-    let (workflow, status) = (Some(workflow.into()), status.map(Into::into));
-    let filter = RunQuery { workflow, status, parent, shadows, ..RunQuery::default() };
+    let (workflow, status) = (Some(workflow.into()), status.map(Into::into).into_iter().collect());
+    let filter = RunFilter { workflow, status, parent, shadows, ..RunFilter::default() };
     let heal = batch.into_iter().fold(Heal::those(filter), Heal::batch);
     let mut heal = cursor.into_iter().fold(heal, Heal::from);
     engine.heal(&mut heal).await?;

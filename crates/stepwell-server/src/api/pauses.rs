@@ -132,7 +132,7 @@ async fn resume_schedule(call: Pausing<SchedulePath>) -> Result<Reply, Problem> 
 
 async fn run_schedule(call: Running<SchedulePath>) -> Result<Reply, Problem> {
     let now = run_now(&call).await?;
-    started(call.engine().run_schedule(&call.path.name, now).await?)
+    started(&call.engine().run_schedule(&call.path.name, now).await?)
 }
 
 async fn pause_trigger(call: Pausing<TriggerPath>) -> Result<Reply, Problem> {
@@ -150,7 +150,7 @@ async fn resume_trigger(call: Pausing<TriggerPath>) -> Result<Reply, Problem> {
 async fn run_trigger(call: Running<TriggerPath>) -> Result<Reply, Problem> {
     let now = run_now(&call).await?;
     let TriggerPath { workflow, trigger } = &call.path;
-    started(call.engine().run_trigger(workflow, trigger, now).await?)
+    started(&call.engine().run_trigger(workflow, trigger, now).await?)
 }
 
 /// Returns the request to the engine, after the check of the quota.
@@ -161,7 +161,7 @@ async fn run_now<P>(call: &Running<P>) -> Result<RunNow, Problem> {
     Ok(key.into_iter().fold(now, RunNow::key))
 }
 
-fn started(started: Started) -> Result<Reply, Problem> {
+fn started(started: &Started) -> Result<Reply, Problem> {
     let id = started.run.id();
     let status = if started.is_new { StatusCode::CREATED } else { StatusCode::OK };
     let reply = Reply::json(status, &RunStartedNow { id, created: started.is_new })?;

@@ -1,6 +1,7 @@
 //! Routes of runs: start, list, show, follow, signal and the commands of operators.
 
 mod command;
+mod filter;
 mod follow;
 mod ids;
 mod preview;
@@ -14,22 +15,20 @@ use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepwell::core::{Name, RunId, Timestamp};
-use stepwell::registry::OWN;
-use stepwell::store::{HistoryQuery, HistoryRow, RunQuery, StoreError};
+use stepwell::core::{RunId, Timestamp};
+use stepwell::store::{HistoryQuery, HistoryRow, StoreError};
 use stepwell::{Engine, Permission, Run, Signal, SignalPreview, Signalled, Start};
 
 use super::Server;
 use super::admission::preferred_wait;
 use super::call::{Call, Json, Nothing, Payload};
-use super::conditions::condition;
 use super::reply::Reply;
 use super::route::{Route, get, post};
-use super::shapes::{Condition, Id, InstantGiven, Listing, Page, RunStatus, Span, named, span};
+use super::shapes::{Id, InstantGiven, Listing, Page, Span, named, span};
 use crate::routes::problem::Problem;
 use preview::PredictedEffect;
 use timeline::TimelineRow;
-use view::{Checkpoint, CheckpointState, RunDetails, RunRow};
+use view::{Checkpoint, CheckpointState, RunDetails};
 
 /// Path parameter that selects a run.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -99,32 +98,6 @@ struct Waiting {
     /// Maximum time to wait until the run ends or fails. Limited by the server.
     #[schemars(with = "Option<Span>")]
     wait: Option<String>,
-}
-
-/// Filter and page of a listing of runs.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ListRuns {
-    /// Lists only runs of this workflow.
-    #[schemars(length(min = 1, max = 256))]
-    workflow: Option<String>,
-    /// Lists only runs with this status.
-    status: Option<RunStatus>,
-    /// Lists only children of this run.
-    #[schemars(with = "Option<Id>")]
-    parent: Option<RunId>,
-    /// Lists only runs whose shadow column matches: `name=value`, `name^=prefix`, or a bound with `<`, `<=`, `>` or `>=`.
-    /// Quote numbers and booleans to compare text.
-    #[serde(default, rename = "where")]
-    #[schemars(with = "Vec<Condition>")]
-    conditions: Vec<String>,
-    /// True = each row has the shadow columns of the run. Default: false.
-    columns: Option<bool>,
-    /// Maximum number of rows, 1 to 200. Default: 50.
-    #[schemars(range(min = 1, max = 200))]
-    limit: Option<u32>,
-    /// The `nextCursor` of the previous page.
-    cursor: Option<String>,
 }
 
 /// Page of a run's history.
@@ -222,11 +195,6 @@ pub(super) fn routes() -> Vec<Route> {
             .links_to("/v1/runs/{run}", "run", "/id")
             .links_to("/v1/state/execution/{run}", "run", "/id")
             .to(start),
-        get("/v1/runs", "listRuns", view, "List runs, newest first.")
-            .notes("If all conditions on shadow columns are prefixes and bounds, the runs are in the order of the first condition's column instead. Runs of the engine's own workflows (`stepwell.…`: schedules, events) are listed only if `workflow` names that workflow.")
-            .ok::<Page<RunRow>>("Runs.")
-            .links_to("/v1/runs/{run}", "run", "/items/0/id")
-            .to(list),
         get("/v1/runs/{run}", "showRun", view, "Show a run.")
             .notes("`ETag` is the run's version. With `wait`, the response is sent when the run ends or fails, or when the time is over.")
             .ok::<RunDetails>("The run.")
@@ -252,6 +220,7 @@ pub(super) fn routes() -> Vec<Route> {
             .ok::<SignalSent>("Outcome of the signal.")
             .to(signal),
     ];
+    routes.extend(filter::routes());
     routes.extend(command::routes());
     routes.extend(record::routes());
     routes.extend(preview::routes());
@@ -296,31 +265,6 @@ async fn start(call: Call<Nothing, Waiting, Json<StartRun>>) -> Result<Reply, Pr
     let status = if started.is_new { StatusCode::CREATED } else { StatusCode::OK };
     let reply = Reply::json(status, &RunStarted { id, created: started.is_new, run })?;
     Ok(reply.at(&format!("/v1/runs/{id}")).replayed(!started.is_new))
-}
-
-async fn list(call: Call<Nothing, ListRuns>) -> Result<Reply, Problem> {
-    let engine = call.engine();
-    let ListRuns { workflow, status, parent, conditions, columns, limit, cursor } = call.query;
-    let shadows = conditions.iter().map(|text| condition(text)).collect::<Result<_, _>>()?;
-    let listing = Listing::of(limit, cursor);
-    let query = RunQuery {
-        workflow: workflow.map(Name::from),
-        without_prefix: Some(OWN.to_owned()),
-        status: status.map(Into::into),
-        parent,
-        shadows,
-        limit: listing.limit(),
-        cursor: listing.cursor(),
-    };
-    let page = engine.runs(query).await?;
-    if columns != Some(true) {
-        return Reply::ok(&Page::of(page, RunRow::from));
-    }
-    let mut columns = engine.columns(page.items.iter().map(|run| run.run).collect()).await?;
-    Reply::ok(&Page::of(page, |run| {
-        let columns = columns.remove(&run.run).unwrap_or_default();
-        RunRow::from(run).with_columns(columns)
-    }))
 }
 
 async fn show(call: Call<RunPath, Waiting>) -> Result<Reply, Problem> {

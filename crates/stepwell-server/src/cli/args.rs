@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::Method;
 use axum::http::header::HeaderName;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
+use stepwell::core::Timestamp;
+use stepwell::core::time::duration_ms;
 
 use super::choice::{self, Choice};
 use super::client::ApiRequest;
@@ -33,6 +36,8 @@ enum Kind {
     Number,
     Flag,
     List,
+    /// A time in the query: RFC 3339, a date, or the duration since then.
+    Time,
     Json,
 }
 
@@ -255,6 +260,10 @@ impl Taken {
             "If-None-Match" => "create-only".to_owned(),
             // `--output` is the output format.
             "output" => "output-schema".to_owned(),
+            // `statu` is not a word.
+            "status" => "status".to_owned(),
+            "createdAfter" => "since".to_owned(),
+            "createdBefore" => "until".to_owned(),
             name if self.kind == Kind::List && name.ends_with('s') => kebab(&name[..name.len() - 1]),
             name => kebab(name),
         }
@@ -292,6 +301,7 @@ impl Taken {
             (Kind::List, _) => arg.action(ArgAction::Append).value_name("VALUE"),
             (Kind::Number, _) => arg.value_name("NUMBER").allow_negative_numbers(true),
             (Kind::Json, _) => arg.value_name("JSON").allow_negative_numbers(true),
+            (Kind::Time, _) => arg.value_name("TIME").help(format!("{}: {TIMES}", self.about)),
             (Kind::Text, _) => arg.value_name("TEXT"),
         }
     }
@@ -318,10 +328,37 @@ impl Taken {
                 })
             }
             Kind::Json => json(&self.written(), &text),
+            Kind::Time => time(&text, now()).map(Value::String).ok_or_else(|| {
+                let flag = self.flag();
+                Failure::new(Code::Invalid, format!("`--{flag}` must be {TIMES} (got `{text}`)"))
+            }),
             Kind::Text | Kind::List | Kind::Flag => Ok(Value::String(text)),
         };
         texts.map(value).collect()
     }
+}
+
+/// The forms of a time on the command line.
+const TIMES: &str =
+    "a time such as `2026-01-31T12:00:00Z`, a date (midnight UTC), or a duration before now such as `2h`";
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Returns a time as RFC 3339.
+fn time(text: &str, now: Timestamp) -> Option<String> {
+    if let Ok(at) = text.parse::<Timestamp>() {
+        return Some(at.to_string());
+    }
+    if let Ok(at) = format!("{text}T00:00:00Z").parse::<Timestamp>() {
+        return Some(at.to_string());
+    }
+    // A number without a unit would be a number of seconds.
+    let ms = duration_ms(&Value::String(text.to_owned()))?;
+    let micros = i64::try_from(ms).ok()?.checked_mul(1_000)?;
+    Some(Timestamp::from_micros(now.micros().checked_sub(micros)?).to_string())
 }
 
 fn header(name: &str) -> Result<HeaderName, Failure> {
@@ -391,8 +428,13 @@ fn parameter(contract: &Value, parameter: &Value) -> Option<Taken> {
     let name = parameter["name"].as_str()?.to_owned();
     // `--all` follows the pages, so there is no argument for the cursor.
     let is_cursor = place == Place::Query && name == "cursor";
+    let is_time =
+        |name: &str| ["createdAfter", "createdBefore", "updatedAfter", "updatedBefore"].contains(&name);
     (!is_cursor).then(|| Taken {
-        kind: kind(contract, &parameter["schema"]),
+        kind: match place == Place::Query && is_time(&name) {
+            true => Kind::Time,
+            false => kind(contract, &parameter["schema"]),
+        },
         is_required: parameter["required"] == true,
         // `If-None-Match` allows one value, but its argument is a flag.
         choices: match place {

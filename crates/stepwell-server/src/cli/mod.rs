@@ -31,6 +31,9 @@ use client::{ApiRequest, Client, Target};
 use show::{Format, Shown};
 use verbs::{NOUNS, VERBS, Verb};
 
+/// Number of rows of a page without `--limit`.
+const PAGE: usize = 50;
+
 /// Adds the verbs of this module to the program's commands.
 pub(crate) fn with_verbs(mut command: Command, contract: &Value) -> Command {
     for (noun, about) in NOUNS {
@@ -138,7 +141,10 @@ async fn asked(
     }
     let mut answer = answered.json()?;
     if operation.is_page && shown.all {
-        answer = every_page(client, &asking, answer).await?;
+        answer = every_page(client, &asking, answer, None).await?;
+    } else if verb.operation == "listRuns" {
+        // A listing of runs may end a page early.
+        answer = filled_page(client, &asking, answer).await?;
     }
     let has_waited = asking.path.contains("wait=");
     let outcome = outcome(&answer, has_waited);
@@ -207,12 +213,29 @@ fn outcome(answer: &Value, has_waited: bool) -> Result<(), Failure> {
     }
 }
 
-async fn every_page(client: &Client, asking: &ApiRequest, first: Value) -> Result<Value, Failure> {
+/// Reads further pages until there are as many rows as the first page may have.
+async fn filled_page(client: &Client, asking: &ApiRequest, first: Value) -> Result<Value, Failure> {
+    let query = asking.path.split_once('?').map_or("", |(_, query)| query);
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    let limit = pairs.find(|(name, _)| name == "limit").and_then(|(_, limit)| limit.parse().ok());
+    every_page(client, asking, first, Some(limit.unwrap_or(PAGE))).await
+}
+
+/// Reads all further pages, or as many as are needed for so many rows.
+async fn every_page(
+    client: &Client,
+    asking: &ApiRequest,
+    first: Value,
+    most: Option<usize>,
+) -> Result<Value, Failure> {
     let mut all = first;
     while let Some(next) = all["nextCursor"].as_str().map(str::to_owned) {
-        let between = if asking.path.contains('?') { '&' } else { '?' };
-        let cursor = encoded(&next);
-        let more = ApiRequest::get(format!("{}{between}cursor={cursor}", asking.path));
+        let rows = all["items"].as_array().map_or(0, Vec::len);
+        let missing = most.map(|most| most.saturating_sub(rows));
+        if missing == Some(0) {
+            return Ok(all);
+        }
+        let more = ApiRequest::get(next_page(&asking.path, &next, missing));
         let mut page = client.ask(more).await?.json()?;
         if let (Some(items), Some(more)) = (all["items"].as_array_mut(), page["items"].as_array_mut()) {
             items.append(more);
@@ -234,6 +257,20 @@ async fn every_page(client: &Client, asking: &ApiRequest, first: Value) -> Resul
 /// Encodes text for a query string.
 fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
+/// Returns the path of the page at a cursor, with at most so many rows.
+fn next_page(path: &str, cursor: &str, most: Option<usize>) -> String {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let mut next = form_urlencoded::Serializer::new(String::new());
+    next.extend_pairs(
+        form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name != "limit" || most.is_none()),
+    );
+    if let Some(most) = most {
+        next.append_pair("limit", &most.to_string());
+    }
+    next.append_pair("cursor", cursor);
+    format!("{path}?{}", next.finish())
 }
 
 /// Prints the request that would be sent.

@@ -160,6 +160,7 @@ pub(crate) const VERBS: &[Verb] = &[
         "places",
         "updatedAt",
     ]),
+    verb("run", "count", "countRuns").columns(&["status", "count", "more"]),
     verb("run", "show", "showRun"),
     verb("run", "history", "listHistory").rows("checkpoints").columns(&[
         "version",

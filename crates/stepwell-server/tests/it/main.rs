@@ -47,6 +47,7 @@ mod policies;
 mod previews;
 mod records;
 mod richer;
+mod run_filters;
 mod run_limits;
 mod schedules;
 mod serving;

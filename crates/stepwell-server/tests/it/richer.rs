@@ -79,12 +79,10 @@ async fn validation_warns_and_publishing_refuses_unknown_actions() {
         message.contains("did you mean `store.set`") && message.contains("allowUnknownActions"),
         "{message}"
     );
-    let bundle = format!(
-        "apiVersion: stepwell/v1\nkind: Bundle\nitems:\n  - name: greet\n    steps: [{{ id: call, type: action.call, action: store.sett, input: {{}} }}]\n"
-    );
-    server.post_yaml("/v1/catalogue/import", &bundle).await.is(422, "invalidDocument");
+    let bundle = "apiVersion: stepwell/v1\nkind: Bundle\nitems:\n  - name: greet\n    steps: [{ id: call, type: action.call, action: store.sett, input: {} }]\n";
+    server.post_yaml("/v1/catalogue/import", bundle).await.is(422, "invalidDocument");
     let imported =
-        server.post_yaml("/v1/catalogue/import?allowUnknownActions=true&dryRun=true", &bundle).await;
+        server.post_yaml("/v1/catalogue/import?allowUnknownActions=true&dryRun=true", bundle).await;
     assert_eq!(imported.status, 200, "{imported:?}");
     let allowed = server.post_yaml("/v1/workflows/greet/versions?allowUnknownActions=true", MISSPELT).await;
     assert_eq!(
@@ -387,7 +385,7 @@ async fn timeout_of_a_document_cancels_its_runs() {
     let deadline = |run: &Value| run["deadline"].as_str().map(str::to_owned);
     let plain = deadline(&shown(&plain).await).expect("the document has a timeout");
     let far = deadline(&shown(&far).await).expect("it has a deadline");
-    assert!(far < "2100".to_owned(), "the earlier deadline wins: {far}");
+    assert!(far.as_str() < "2100", "the earlier deadline wins: {far}");
     let plain: Timestamp = plain.parse().unwrap();
     let hour = Timestamp::from_micros(plain.micros() - 23 * 3_600_000_000).to_string();
     let soon = start(json!({"workflow": "slow", "deadline": hour})).await;

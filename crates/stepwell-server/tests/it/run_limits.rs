@@ -87,7 +87,7 @@ fn go(server: &Serving, run: &str) {
 
 /// F2, B18: runs of a key wait in order of arrival, over HTTP and the command line.
 #[test]
-fn limited_runs_wait_for_their_turn_over_http_and_the_command_line() {
+fn limited_runs_wait_over_http_and_the_command_line() {
     let folder = tempfile::tempdir().unwrap();
     let server = dev(folder.path());
     let url = format!("http://{}", server.address);

@@ -9,12 +9,13 @@ use crate::document::{Document, DocumentQuery};
 use crate::handle::{HandleQuery, HandleRow};
 use crate::link::{Direction, Link, LinkFilter, LinkQuery};
 use crate::run::{Head, Loaded, ProcessId, RunSummary};
+use crate::run_query::RunQuery;
 use crate::scope::TenantScope;
 use crate::seal::Seal;
 use crate::shadow::ShadowRow;
 use crate::store::{
     CellFilter, CellQuery, Claim, CountQuery, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
-    RunQuery, Store, StoreError, WaitQuery, WaitRow,
+    Store, StoreError, WaitQuery, WaitRow,
 };
 
 /// Commits and expects success.

@@ -15,12 +15,13 @@ use crate::document::{Document, DocumentQuery};
 use crate::handle::{HandleKind, HandleQuery, HandleRow};
 use crate::link::{Direction, Link, LinkQuery};
 use crate::run::{Loaded, RunSummary};
+use crate::run_query::RunQuery;
 use crate::scope::TenantScope;
 use crate::seal::{Hash, Seal, sealed};
 use crate::shadow::ShadowRow;
 use crate::store::{
-    CellFilter, CellQuery, CountQuery, DueTenant, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
-    RunQuery, Store, StoreError, WaitQuery, WaitRow,
+    CellFilter, CellQuery, CountQuery, DueTenant, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Store,
+    StoreError, WaitQuery, WaitRow,
 };
 
 /// Names for queries about rows that no listing shows.

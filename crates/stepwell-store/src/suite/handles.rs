@@ -25,9 +25,10 @@ use crate::commit::{
 };
 use crate::handle::{HandleChange, HandleKind, HandleQuery, HandleRow, HandleWrite};
 use crate::run::ProcessId;
+use crate::run_query::{RunFilter, RunQuery};
 use crate::shadow::{ShadowFilter, ShadowWrite};
 use crate::store::{
-    Cleanup, CleanupKind, CleanupResult, Heartbeat, Record, RecordQuery, Recorded, RunQuery, StoreError,
+    Cleanup, CleanupKind, CleanupResult, Heartbeat, Record, RecordQuery, Recorded, StoreError,
 };
 
 /// An empty list of handle numbers.
@@ -520,12 +521,7 @@ cases! { handles as __suite_handles;
         assert_eq!(started(store, durable.clone()).await.version, 3);
         assert_eq!(columns(store, 1).await, are([("paid", true.into()), ("size", "small".into())]));
         assert_eq!(found(store, found_by("size", "small")).await, [2], "the flow is in no handle any more");
-        let query = RunQuery {
-            workflow: Some("orders".into()),
-            shadows: vec![ShadowFilter::equals("size", "small")],
-            limit: 5,
-            ..RunQuery::default()
-        };
+        let query = RunQuery { filter: RunFilter { workflow: Some("orders".into()), shadows: vec![ShadowFilter::equals("size", "small")], ..RunFilter::default() }, limit: 5, ..RunQuery::default() };
         let runs: Vec<_> = all_runs(&**store, ME, query).await.into_iter().map(|row| row.run).collect();
         assert_eq!(runs, [run(1)], "the other flow is not a run");
         assert!(outcome(store, &durable).await.is_some());

@@ -62,6 +62,7 @@ pub mod claims;
 pub mod cleanups;
 pub mod documents;
 pub mod dump;
+pub mod filters;
 pub mod handles;
 pub mod hinted;
 pub mod history;
@@ -93,6 +94,7 @@ macro_rules! conformance {
                 cells __suite_cells;
                 claims __suite_claims;
                 documents __suite_documents;
+                filters __suite_filters;
                 handles __suite_handles;
                 hinted __suite_hinted;
                 history __suite_history;

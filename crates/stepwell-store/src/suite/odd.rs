@@ -20,9 +20,8 @@ use crate::commit::{
 use crate::document::{DocumentOp, DocumentQuery, DocumentWrite};
 use crate::link::{Direction, Entity, LinkEdge, LinkFilter, LinkQuery};
 use crate::run::StoredWait;
-use crate::store::{
-    CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, StoreError, WaitFilter, WaitQuery,
-};
+use crate::run_query::{RunFilter, RunQuery};
+use crate::store::{CellQuery, HistoryQuery, Record, RecordQuery, StoreError, WaitFilter, WaitQuery};
 
 /// Bytes that are not valid text in any encoding.
 const RAW: &[u8] = b"\0\x01\xFF\xFE\xC3(\0\x80'\"\\\n\r\x1A";
@@ -208,7 +207,7 @@ cases! { odd as __suite_odd;
             apply(store, commit).await;
             let loaded = load(store, run(number)).await;
             assert_eq!((&loaded.workflow[..], &loaded.inbox[0].topic[..]), (name, name));
-            let query = RunQuery { workflow: Some(name.into()), ..RunQuery::default() };
+            let query = RunQuery { filter: RunFilter::of(name), ..RunQuery::default() };
             let listed = all_runs(store, ME, query).await;
             assert_eq!((listed.len(), &listed[0].places), (1, &places));
             let text = Some(name.to_owned());

@@ -26,10 +26,11 @@ use crate::document::{DocumentQuery, DocumentWrite};
 use crate::handle::{HandleChange, HandleHash, HandleKind, HandleQuery, HandleRow, HandleWrite};
 use crate::link::{Direction, Entity, LinkEdge, LinkEnds, LinkFilter, LinkQuery, LinkWrite};
 use crate::run::{Parent, ProcessId, Status, StoredWait};
+use crate::run_query::{RunFilter, RunOrder, RunQuery};
 use crate::shadow::{RefillColumn, ShadowCondition, ShadowFilter, ShadowRefill, ShadowWrite};
 use crate::store::{
     CellFilter, CellQuery, Claim, Cleanup, CleanupKind, CountQuery, Heartbeat, HistoryQuery, RecordQuery,
-    RunQuery, WaitFilter, WaitQuery,
+    WaitFilter, WaitQuery,
 };
 
 /// Draws scripts of up to 60 calls.
@@ -572,6 +573,53 @@ fn claim() -> impl Strategy<Value = Claim> {
         .prop_map(|(by, limit, definitions, expired)| Claim { by, now: at(0), limit, definitions, expired })
 }
 
+fn run_filter() -> BoxedStrategy<RunFilter> {
+    let workflow = of(select(vec!["orders", "other", "none"]).prop_map(Into::into));
+    let found = prop_oneof![
+        2 => Just(vec![]),
+        1 => vec(shadow_filter(), 1..3),
+    ];
+    let without_prefix = of(select(vec!["", "o", "ord", "other", "x"]).prop_map(str::to_owned));
+    let relatives = (of(a_run()), of(a_run()));
+    let rare = || weighted(0.1, second());
+    let times = (rare(), rare(), rare(), rare());
+    let error = weighted(0.2, select(vec!["timeout", "http.*", "*", "none"]).prop_map(str::to_owned));
+    let key = weighted(0.1, select(vec!["a", "b"]).prop_map(str::to_owned));
+    let pinned = weighted(0.1, select(vec!["orders", "other"]).prop_map(definition));
+    let id_prefix = select(vec!["0", "00000000-0000", "00000000000000000000000000000001", "7"]);
+    let id_prefix = weighted(0.1, id_prefix.prop_map(|text| text.parse().unwrap()));
+    let which = (workflow, without_prefix, vec(status(), 0..3), relatives, found);
+    let more = (times, error, key, pinned, id_prefix, weighted(0.1, 1_u32..3));
+    let filter =
+        (which, more).prop_map(|(which, (times, error, start_key, definition, id_prefix, version))| {
+            let (workflow, without_prefix, status, (parent, root), shadows) = which;
+            let (created_after, created_before, updated_after, updated_before) = times;
+            // A filter on shadow columns or on the version needs a workflow.
+            let named = (!shadows.is_empty() || version.is_some()).then(|| "orders".into());
+            let workflow = workflow.or(named);
+            RunFilter {
+                workflow,
+                without_prefix,
+                status,
+                parent,
+                root,
+                id_prefix,
+                version,
+                definition,
+                error,
+                start_key,
+                created_after,
+                created_before: created_before
+                    .filter(|before| created_after.is_none_or(|after| after < *before)),
+                updated_after,
+                updated_before: updated_before
+                    .filter(|before| updated_after.is_none_or(|after| after < *before)),
+                shadows,
+            }
+        });
+    filter.boxed()
+}
+
 fn listing() -> BoxedStrategy<Ask> {
     let filter = prop_oneof![
         select(vec!["", "a", "b%", "%", "_"]).prop_map(|prefix| CellFilter::Prefix(prefix.to_owned())),
@@ -582,20 +630,11 @@ fn listing() -> BoxedStrategy<Ask> {
             let CellKey { space, owner, .. } = key;
             Ask::Cells(CellQuery { space, owner, filter, now: at(0), include_deleted, limit, cursor: None })
         });
-    let workflow = of(select(vec!["orders", "other", "none"]).prop_map(Into::into));
-    let found = prop_oneof![
-        2 => Just(vec![]),
-        1 => vec(shadow_filter(), 1..3),
-    ];
-    let without_prefix = of(select(vec!["", "o", "ord", "other", "x"]).prop_map(str::to_owned));
-    let runs = (workflow, without_prefix, of(status()), of(a_run()), found, 0_u32..3).prop_map(
-        |(workflow, without_prefix, status, parent, shadows, limit)| {
-            // A filter on shadow columns needs a workflow.
-            let named = (!shadows.is_empty()).then(|| "orders".into());
-            let workflow = workflow.or(named);
-            Ask::Runs(RunQuery { workflow, without_prefix, status, parent, shadows, limit, cursor: None })
-        },
-    );
+    let order = of(select(vec![RunOrder::Asc, RunOrder::Desc]));
+    let runs = (run_filter(), order, 0_u32..3).prop_map(|(filter, order, limit)| {
+        Ask::Runs(Box::new(RunQuery { filter, order, limit, cursor: None }))
+    });
+    let run_counts = run_filter().prop_map(|filter| Ask::RunCounts(Box::new(filter)));
     let waits = (of(a_run()), of(select(vec!["t", "u"])), any::<bool>(), 0_u32..3);
     let waits = waits.prop_map(|(run, topic, by_due, limit)| {
         let all = if by_due { WaitFilter::Due } else { WaitFilter::All };
@@ -619,6 +658,7 @@ fn listing() -> BoxedStrategy<Ask> {
     prop_oneof![
         1 => cells,
         2 => runs,
+        1 => run_counts,
         1 => waits,
         1 => history,
         1 => documents,

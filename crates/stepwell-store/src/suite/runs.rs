@@ -11,7 +11,8 @@ use super::make::{
 };
 use crate::commit::{Commit, CommitError, NewRun, NextState, Ownership, Refused, RunUpdate};
 use crate::run::{Head, Loaded, Parent, RunSummary, Status};
-use crate::store::{Claim, HistoryQuery, RunQuery};
+use crate::run_query::{RunFilter, RunQuery};
+use crate::store::{Claim, HistoryQuery};
 
 /// Returns version and entry of a run's whole history.
 async fn versions(store: &Shared, number: u128) -> Vec<(u64, Bytes)> {
@@ -76,6 +77,8 @@ cases! { runs as __suite_runs;
             parent: new.parent,
             created_at: at(0),
             updated_at: at(0),
+            error: None,
+            definition_version: None,
         };
         assert_eq!(all_runs(store, ME, RunQuery::default()).await, vec![summary]);
     }
@@ -333,7 +336,7 @@ cases! { runs as __suite_runs;
         let third = load(store, run(12)).await;
         assert_eq!(third.head, committed.created[2]);
         assert_eq!((third.parent, third.root), (child(2).parent, run(1)));
-        let children = RunQuery { parent: Some(run(1)), limit: 20, ..RunQuery::default() };
+        let children = RunQuery { filter: RunFilter { parent: Some(run(1)), ..RunFilter::default() }, limit: 20, ..RunQuery::default() };
         assert_eq!(all_runs(store, ME, children).await.len(), 50);
         assert_eq!(claimed(store, claim(process(1), 0)).await.len(), 50);
     }
@@ -354,25 +357,25 @@ cases! { runs as __suite_runs;
                 moved(store, make.step(end(&head))).await;
             }
         }
-        let listed = async |query: RunQuery| {
-            let rows = all_runs(store, ME, RunQuery { limit: 2, ..query }).await;
+        let listed = async |filter: RunFilter| {
+            let rows = all_runs(store, ME, RunQuery { filter, limit: 2, ..RunQuery::default() }).await;
             rows.into_iter().map(|row| row.run.uuid().as_u128() & 0xF).collect::<Vec<_>>()
         };
-        let any = RunQuery::default();
+        let any = RunFilter::default();
         assert_eq!(listed(any.clone()).await, [5, 4, 3, 2, 1]);
-        assert_eq!(listed(RunQuery { workflow: Some("invoices".into()), ..any.clone() }).await, [4, 2]);
-        assert_eq!(listed(RunQuery { workflow: Some("nothing".into()), ..any.clone() }).await, []);
-        assert_eq!(listed(RunQuery { status: Some(Status::Completed), ..any.clone() }).await, [5, 4, 3]);
-        assert_eq!(listed(RunQuery { parent: Some(run(1)), ..any.clone() }).await, [5, 4]);
-        let without_prefix = |prefix: &str| RunQuery { without_prefix: Some(prefix.to_owned()), ..any.clone() };
+        assert_eq!(listed(RunFilter::of("invoices")).await, [4, 2]);
+        assert_eq!(listed(RunFilter::of("nothing")).await, []);
+        assert_eq!(listed(RunFilter::with_status([Status::Completed])).await, [5, 4, 3]);
+        assert_eq!(listed(RunFilter { parent: Some(run(1)), ..any.clone() }).await, [5, 4]);
+        let without_prefix = |prefix: &str| RunFilter { without_prefix: Some(prefix.to_owned()), ..any.clone() };
         assert_eq!(listed(without_prefix("inv")).await, [5, 3, 1]);
         assert_eq!(listed(without_prefix("in_")).await, [5, 4, 3, 2, 1], "no character is a wildcard");
-        assert_eq!(listed(RunQuery { status: Some(Status::Completed), ..without_prefix("inv") }).await, [5, 3]);
-        assert_eq!(listed(RunQuery { parent: Some(run(1)), ..without_prefix("inv") }).await, [5]);
-        let named = RunQuery { workflow: Some("invoices".into()), ..without_prefix("inv") };
+        assert_eq!(listed(RunFilter { status: vec![Status::Completed], ..without_prefix("inv") }).await, [5, 3]);
+        assert_eq!(listed(RunFilter { parent: Some(run(1)), ..without_prefix("inv") }).await, [5]);
+        let named = RunFilter { workflow: Some("invoices".into()), ..without_prefix("inv") };
         assert_eq!(listed(named).await, [4, 2], "`without` has no effect on a named workflow");
-        let (workflow, status) = (Some("invoices".into()), Some(Status::Completed));
-        assert_eq!(listed(RunQuery { workflow, status, parent: Some(run(1)), ..any }).await, [4]);
+        let (workflow, status) = (Some("invoices".into()), vec![Status::Completed]);
+        assert_eq!(listed(RunFilter { workflow, status, parent: Some(run(1)), ..any }).await, [4]);
     }
 
     /// Pages continue by key: writes between two pages neither repeat nor hide a row.
@@ -399,7 +402,7 @@ cases! { runs as __suite_runs;
             let head = started(store, make.create(NewRun { status, ..new_run(run(number)) })).await;
             assert_eq!(head.status, status);
             assert_eq!(load(store, run(number)).await.head.status, status);
-            let query = RunQuery { status: Some(status), ..RunQuery::default() };
+            let query = RunQuery { filter: RunFilter { status: vec![status], ..RunFilter::default() }, ..RunQuery::default() };
             let listed = all_runs(store, ME, query).await;
             assert_eq!(listed.len(), 1);
             assert_eq!((listed[0].run, listed[0].status), (run(number), status));

@@ -24,11 +24,12 @@ use crate::document::DocumentQuery;
 use crate::handle::{HandleChange, HandleHash, HandleQuery, HandleWrite};
 use crate::link::LinkQuery;
 use crate::run::{Chain, Head, ProcessId, Status, StoredWait};
+use crate::run_query::{RunFilter, RunQuery};
 use crate::scope::TenantScope;
 use crate::shadow::ShadowWrite;
 use crate::store::{
     self, CellQuery, Claim, Cleanup, CleanupKind, CleanupResult, Heartbeat, HistoryQuery, Page, Record,
-    RecordQuery, RunQuery, Store, StoreError, WaitQuery,
+    RecordQuery, Store, StoreError, WaitQuery,
 };
 
 /// In a script's documents: stands for the run of the commit's step, or else the first run that it creates.
@@ -105,7 +106,8 @@ pub enum Ask {
     Cells(CellQuery),
     Links(LinkQuery),
     Count(store::CountQuery, u32),
-    Runs(RunQuery),
+    Runs(Box<RunQuery>),
+    RunCounts(Box<RunFilter>),
     Waits(WaitQuery),
     History(HistoryQuery),
     Documents(DocumentQuery),
@@ -379,12 +381,15 @@ impl<'a> Player<'a> {
         let head = head.cloned().unwrap_or_else(|| unknown_head(run));
         let fence = fence.map(|ahead| head.fence + ahead);
         let take = taken;
+        // A code is kept with the status `failed` only.
+        let code = ["timeout", "http.404", "http.500"][next.len() % 3];
         Ok(RunUpdate {
             head,
             fence,
             in_order,
             next,
             status,
+            error: Some(code.to_owned()),
             wake,
             owner,
             ledger,
@@ -448,6 +453,7 @@ impl Ask {
             | Ask::Load(_)
             | Ask::DueTenant(_)
             | Ask::Runs(_)
+            | Ask::RunCounts(_)
             | Ask::Waits(_)
             | Ask::History(_)
             | Ask::Documents(_)
@@ -488,7 +494,11 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
         Ask::Cells(query) => only(format!("{:?}", all_cells(store, scope, query).await)),
         Ask::Links(query) => only(format!("{:?}", all_links(store, scope, query).await)),
         Ask::Count(of, limit) => only(format!("{:?}", tallied(store, scope, of, limit).await)),
-        Ask::Runs(query) => only(format!("{:?}", all_runs(store, scope, query).await)),
+        Ask::RunCounts(filter) => {
+            let query = RecordQuery::RunCounts(filter);
+            only(formatted(store.records(scope, query).await))
+        }
+        Ask::Runs(query) => only(format!("{:?}", all_runs(store, scope, *query).await)),
         Ask::Waits(query) => only(format!("{:?}", all_waits(store, scope, query).await)),
         Ask::History(query) => only(format!("{:?}", all_history(store, scope, query).await)),
         Ask::Documents(query) => only(format!("{:?}", all_documents(store, scope, query).await)),

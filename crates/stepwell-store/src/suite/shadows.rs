@@ -10,8 +10,9 @@ use super::Shared;
 use super::ask::{all_runs, apply, load, moved, refuse, shadows_of};
 use super::make::{ME, Make, end, key, new_run, run, set, set_shadow, step, tenant, unset_shadow};
 use crate::commit::{Commit, NewRun, Refused, RunUpdate};
+use crate::run_query::{RunFilter, RunQuery};
 use crate::shadow::{RefillColumn, ShadowFilter, ShadowRefill, ShadowWrite};
-use crate::store::{Cleanup, CleanupKind, CleanupResult, Record, RecordQuery, RunQuery, StoreError};
+use crate::store::{Cleanup, CleanupKind, CleanupResult, Record, RecordQuery, StoreError};
 
 async fn begun(store: &Shared, make: &Make, number: u128, shadows: Vec<ShadowWrite>) {
     apply(store, make.create(NewRun { shadows, ..new_run(run(number)) })).await;
@@ -28,8 +29,11 @@ fn are<const N: usize>(columns: [(&str, ShadowValue); N]) -> Vec<(String, Shadow
 
 fn found_by(name: &str, value: impl Into<ShadowValue>) -> RunQuery {
     RunQuery {
-        workflow: Some("orders".into()),
-        shadows: vec![ShadowFilter::equals(name, value)],
+        filter: RunFilter {
+            workflow: Some("orders".into()),
+            shadows: vec![ShadowFilter::equals(name, value)],
+            ..RunFilter::default()
+        },
         limit: 2,
         ..RunQuery::default()
     }
@@ -107,20 +111,20 @@ cases! { shadows as __suite_shadows;
         assert_eq!(found(store, found_by("even", true)).await, [run(8), run(6), run(4), run(2)]);
         assert_eq!(found(store, found_by("third", 2)).await, [run(8), run(7), run(6)]);
         let mut both = found_by("even", true);
-        both.shadows.push(ShadowFilter::equals("third", 2));
+        both.filter.shadows.push(ShadowFilter::equals("third", 2));
         assert_eq!(found(store, both.clone()).await, [run(8), run(6)]);
-        both.shadows.push(ShadowFilter::equals("size", "small"));
+        both.filter.shadows.push(ShadowFilter::equals("size", "small"));
         assert_eq!(found(store, both).await, [run(6)]);
         for (name, value) in [("size", "Small"), ("size", ""), ("even", "true"), ("third", "2"), ("none", "small")] {
             assert_eq!(found(store, found_by(name, value)).await, [], "{name} {value}");
         }
         let head = load(store, run(6)).await.head;
         moved(store, make.step(end(&head))).await;
-        let completed = RunQuery { status: Some(crate::run::Status::Completed), ..found_by("size", "small") };
+        let completed = RunQuery { filter: RunFilter { status: vec![crate::run::Status::Completed], ..found_by("size", "small").filter }, ..found_by("size", "small") };
         assert_eq!(found(store, completed).await, [run(6)]);
         let strange = store.runs(tenant(2), found_by("size", "small")).await.unwrap();
         assert_eq!(strange.items, []);
-        let nameless = RunQuery { workflow: None, ..found_by("size", "small") };
+        let nameless = RunQuery { filter: RunFilter { workflow: None, ..found_by("size", "small").filter }, ..found_by("size", "small") };
         let error = store.runs(ME, nameless).await.unwrap_err();
         assert!(matches!(&error, StoreError::Invalid(why) if why.contains("workflow")), "{error}");
     }
@@ -134,7 +138,7 @@ cases! { shadows as __suite_shadows;
         }
         let other = ShadowWrite { workflow: "other".into(), ..set_shadow("city", "Bonn") };
         apply(store, make.create(NewRun { workflow: "other".into(), shadows: vec![other], ..new_run(run(20)) })).await;
-        let by = |filters: Vec<ShadowFilter>, limit| RunQuery { workflow: Some("orders".into()), shadows: filters, limit, ..RunQuery::default() };
+        let by = |filters: Vec<ShadowFilter>, limit| RunQuery { filter: RunFilter { workflow: Some("orders".into()), shadows: filters, ..RunFilter::default() }, limit, ..RunQuery::default() };
         let text = |text: &str| text.to_owned();
         let texts = |from: Bound<String>, to: Bound<String>| ShadowFilter::texts("city", from, to);
         let numbers = |from, to| ShadowFilter::numbers("total", from, to);

@@ -95,7 +95,7 @@ pub(crate) struct GateEntry {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum EntryState {
-    /// It was admitted.
+    /// The run was admitted and counts.
     #[default]
     Active,
     /// It was admitted and then cancelled in favour of a newer run. It counts until it has ended.
@@ -192,6 +192,7 @@ fn new_run(gate: RunId, state: GateState, now: Timestamp) -> NewRun {
         version: change.snapshot.version(),
         first,
         status: Status::Running,
+        error: None,
         wake: Some(now),
         owner: None,
         parent: None,

@@ -2,7 +2,7 @@
 
 use stepwell_core::admission::LimitKind;
 use stepwell_core::{Name, RunId, Timestamp};
-use stepwell_store::{Page, RunQuery, ShadowFilter, TenantScope};
+use stepwell_store::{Page, RunFilter, RunQuery, ShadowFilter, TenantScope};
 
 use super::gate::{self, EntryState, GateState};
 use crate::actor::Permission;
@@ -52,7 +52,7 @@ pub struct RunLimit {
     pub kind: LimitKind,
     /// `None` = one limit for the workflow.
     pub key: Option<String>,
-    /// Time of arrival.
+    /// Time at which the run joined the queue.
     pub since: Timestamp,
     /// Position in the queue, from 1. At most [`MOST_COUNTED`] + 1.
     pub position: u64,
@@ -154,9 +154,10 @@ impl Inner {
 
 /// Returns the query for the gates of a workflow.
 fn gates_of(workflow: &Name, limit: u32, cursor: Option<String>) -> RunQuery {
+    let shadows = vec![ShadowFilter::equals(gate::OF, workflow.as_str())];
+    let filter = RunFilter { workflow: Some(gate::WORKFLOW.into()), shadows, ..RunFilter::default() };
     RunQuery {
-        workflow: Some(gate::WORKFLOW.into()),
-        shadows: vec![ShadowFilter::equals(gate::OF, workflow.as_str())],
+        filter,
         limit,
         cursor,
         ..RunQuery::default()

@@ -3,7 +3,8 @@
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::store::MAX_PAGE;
 use stepwell_store::{
-    HandleQuery, HandleRow, Loaded, Record, RecordQuery, RunQuery, RunSummary, Status, WaitQuery, WaitRow,
+    HandleQuery, HandleRow, Loaded, Record, RecordQuery, RunFilter, RunQuery, RunSummary, Status, WaitQuery,
+    WaitRow,
 };
 
 use super::Doctor;
@@ -112,7 +113,11 @@ impl Doctor<'_> {
     /// Reports schedules that are late, cannot start their workflow, or started a run that failed.
     pub(super) async fn schedules(&mut self) -> Result<(), EngineError> {
         let workflow = Some(schedule::WORKFLOW.into());
-        let query = RunQuery { workflow, limit: self.options.limit, ..RunQuery::default() };
+        let query = RunQuery {
+            filter: RunFilter { workflow, ..RunFilter::default() },
+            limit: self.options.limit,
+            ..RunQuery::default()
+        };
         let page = self.engine.store().runs(self.engine.scope(), query).await?;
         self.scanned("schedules", page.items.len(), page.next.is_none());
         self.unreadable(&page.bad);

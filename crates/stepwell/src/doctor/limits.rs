@@ -1,6 +1,6 @@
 //! Checks of limits: keys whose runs have waited for a long time.
 
-use stepwell_store::RunQuery;
+use stepwell_store::{RunFilter, RunQuery};
 
 use super::Doctor;
 use super::finding::{Example, FindingKind, Remedy, Severity, span};
@@ -11,8 +11,8 @@ use crate::error::EngineError;
 impl Doctor<'_> {
     /// Reports limits with runs that have waited for longer than `long_ms`.
     pub(super) async fn limits(&mut self) -> Result<(), EngineError> {
-        let workflow = Some(gate::WORKFLOW.into());
-        let query = RunQuery { workflow, limit: self.options.limit, ..RunQuery::default() };
+        let filter = RunFilter::of(gate::WORKFLOW);
+        let query = RunQuery { filter, limit: self.options.limit, ..RunQuery::default() };
         let page = self.engine.store().runs(self.engine.scope(), query).await?;
         self.scanned("limits", page.items.len(), page.next.is_none());
         self.unreadable(&page.bad);

@@ -1,7 +1,7 @@
 //! Checks of runs: failed, suspended, unclaimed, orphaned and long-running ones.
 
 use stepwell_core::{Failure, Timestamp};
-use stepwell_store::{Claim, Loaded, ProcessId, RunQuery, Status};
+use stepwell_store::{Claim, Loaded, ProcessId, RunFilter, RunQuery, Status};
 
 use super::finding::{Example, FindingKind, Remedy, Severity, span};
 use super::{Doctor, ProcessSeen};
@@ -22,7 +22,12 @@ impl Doctor<'_> {
             if limit == 0 {
                 break false;
             }
-            let query = RunQuery { status: Some(status), limit, cursor, ..RunQuery::default() };
+            let query = RunQuery {
+                filter: RunFilter { status: vec![status], ..RunFilter::default() },
+                limit,
+                cursor,
+                ..RunQuery::default()
+            };
             let page = self.engine.store().runs(self.engine.scope(), query).await?;
             rows += (page.items.len() + page.bad.len()) as u32;
             self.unreadable(&page.bad);

@@ -20,8 +20,8 @@ use stepwell_core::topic::topic;
 use stepwell_core::{Name, RunId, Timestamp};
 use stepwell_store::{
     BadRow, Cell, CellFilter, CellKey, CellOp, CellQuery, CellWrite, Cleanup, CleanupKind, Precondition,
-    Record, RecordQuery, RefillColumn, RunQuery, ShadowFilter, ShadowRefill, ShadowWrite, Space, StoreError,
-    TenantId, TenantScope, Ttl, ValueType,
+    Record, RecordQuery, RefillColumn, RunFilter, RunQuery, ShadowFilter, ShadowRefill, ShadowWrite, Space,
+    StoreError, TenantId, TenantScope, Ttl, ValueType,
 };
 
 use super::deliver::Delivery;
@@ -218,8 +218,11 @@ impl Inner {
         let mut positions = 0;
         for entries in (1..=MAX_EXPRESSIONS).rev() {
             let shadows = vec![ShadowFilter::equals(NAME, ShadowValue::Text(counted(name, entries)))];
-            let query =
-                RunQuery { workflow: Some(WORKFLOW.into()), shadows, limit: 1, ..RunQuery::default() };
+            let query = RunQuery {
+                filter: RunFilter { workflow: Some(WORKFLOW.into()), shadows, ..RunFilter::default() },
+                limit: 1,
+                ..RunQuery::default()
+            };
             let page = self.store.runs(scope, query).await?;
             if !page.items.is_empty() || !page.bad.is_empty() {
                 positions = entries;
@@ -330,7 +333,12 @@ impl Inner {
         loop {
             let shadows = vec![ShadowFilter::equals(column, value)];
             let workflow = Some(WORKFLOW.into());
-            let query = RunQuery { workflow, shadows, limit: READ_AT_ONCE, cursor, ..RunQuery::default() };
+            let query = RunQuery {
+                filter: RunFilter { workflow, shadows, ..RunFilter::default() },
+                limit: READ_AT_ONCE,
+                cursor,
+                ..RunQuery::default()
+            };
             let page = self.store.runs(scope, query).await?;
             for row in &page.bad {
                 tracing::error!(tenant = %scope.tenant(), %row, "an event is unreadable");

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stepwell_core::topic::digest;
 use stepwell_core::{Name, RunId, Timestamp};
-use stepwell_store::{BadRow, Page, RunQuery, ShadowFilter, Status};
+use stepwell_store::{BadRow, Page, RunFilter, RunQuery, ShadowFilter, Status};
 
 use super::deliver::Delivery;
 use super::{StoredEvent, WORKFLOW, duplicates};
@@ -117,7 +117,12 @@ impl Engine {
             let column = trigger_column(&workflow, &trigger);
             let shadows = vec![ShadowFilter::equals(column, word)];
             let (of, cursor) = (Some(WORKFLOW.into()), query.cursor.clone());
-            let asked = RunQuery { workflow: of, shadows, limit: limit + 1, cursor, ..RunQuery::default() };
+            let asked = RunQuery {
+                filter: RunFilter { workflow: of, shadows, ..RunFilter::default() },
+                limit: limit + 1,
+                cursor,
+                ..RunQuery::default()
+            };
             let page = self.store().runs(self.scope, asked).await?;
             runs.extend(page.items.iter().map(|summary| summary.run));
             bad.extend(page.bad);

@@ -403,6 +403,7 @@ impl Flows {
             version: loaded_run.snapshot.version(),
             first,
             status: Status::Waiting,
+            error: None,
             // A wait for an event queries events that arrived before it, so wake the run at once.
             wake: match loaded_run.workflow.has_events {
                 true => Some(next_pause.now),

@@ -13,9 +13,9 @@ use stepwell::host::{BoxFuture, Spawn};
 use stepwell::store::{
     AuditRow, Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitId, CommitRef,
     Committed, Document, DocumentQuery, DueTenant, Heartbeat, Hints, HistoryQuery, HistoryRow, Link,
-    LinkQuery, Loaded, Membership, MemoryStore, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
-    RunSummary, SchemaVersion, Status, Store, StoreError, TenantId, TenantScope, WaitFilter, WaitQuery,
-    WaitRow,
+    LinkQuery, Loaded, Membership, MemoryStore, Page, ProcessId, Record, RecordQuery, Recorded, RunFilter,
+    RunQuery, RunSummary, SchemaVersion, Status, Store, StoreError, TenantId, TenantScope, WaitFilter,
+    WaitQuery, WaitRow,
 };
 use stepwell::testing::{BEGINS, TestEngine, never_answer};
 use stepwell::{Engine, EngineError, Host, ManualClock, Run};
@@ -572,12 +572,16 @@ pub(crate) async fn runs(engine: &Engine, query: RunQuery) -> Vec<RunSummary> {
 
 /// The runs of a workflow.
 pub(crate) async fn runs_of(engine: &Engine, workflow: &str) -> Vec<RunSummary> {
-    runs(engine, RunQuery { workflow: Some(workflow.into()), ..RunQuery::default() }).await
+    runs(engine, RunQuery { filter: RunFilter::of(workflow), ..RunQuery::default() }).await
 }
 
 /// The children of a run, ordered by their numbers.
 pub(crate) async fn children_of(engine: &Engine, run: RunId) -> Vec<RunSummary> {
-    let mut found = runs(engine, RunQuery { parent: Some(run), ..RunQuery::default() }).await;
+    let mut found = runs(
+        engine,
+        RunQuery { filter: RunFilter { parent: Some(run), ..RunFilter::default() }, ..RunQuery::default() },
+    )
+    .await;
     found.sort_by_key(|child| child.parent.as_ref().map(|parent| parent.child));
     found
 }

@@ -119,7 +119,14 @@ async fn run_tree_is_observed_once_from_start_to_end() {
     ]);
     let (root, _) = listener.spans.lock().unwrap()[0];
     assert_eq!(root, run.id(), "the trace has the id of the root");
-    let query = stepwell::store::RunQuery { parent: Some(run.id()), limit: 9, ..Default::default() };
+    let query = stepwell::store::RunQuery {
+        filter: stepwell::store::RunFilter {
+            parent: Some(run.id()),
+            ..stepwell::store::RunFilter::default()
+        },
+        limit: 9,
+        ..Default::default()
+    };
     let child = engine.store().runs(engine.scope(), query).await.unwrap().items[0].run;
     engine.signal(child, Signal::new("PACKED")).await.unwrap();
     engine.settle().await;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use stepwell::core::document::WorkflowSource;
 use stepwell::core::retry::{Backoff, Factor, Jitter, Retry};
 use stepwell::core::snapshot::RunEnd;
+use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Failure};
 use stepwell::engine::Builder;
 use stepwell::flow::{CreateAnswerLink, FlowError, Resume};
@@ -124,7 +125,7 @@ async fn interrupted_call_is_retried_if_the_policy_lists_it() {
 #[tokio::test]
 async fn call_aborted_at_shutdown_counts_as_begun() {
     let (store, clock) = ground().await;
-    let once = || job(|work| work.at_most_once());
+    let once = || job(Transition::at_most_once);
     let gate = Gate::new();
     let (first, _first) = start_killable(store.clone(), &clock, gated(once(), &gate)).await;
     let run = begun(&first, "job").await;
@@ -325,7 +326,7 @@ async fn failed_wait_is_answered_once_by_its_answerers() {
     ] {
         match late {
             Err(EngineError::AlreadyAnswered { first, .. }) => {
-                assert_eq!(first.by.as_deref(), Some("apikey:ann"))
+                assert_eq!(first.by.as_deref(), Some("apikey:ann"));
             }
             other => panic!("{other:?}"),
         }
@@ -461,7 +462,7 @@ tests:
 #[tokio::test]
 async fn lost_driver_counts_as_an_interruption() {
     let script = Script::good();
-    let build = scripted(job(|work| work.at_most_once()), &script);
+    let build = scripted(job(Transition::at_most_once), &script);
     let limits = |options: &mut stepwell::Options| {
         (options.lease_ms, options.maintenance_interval_ms) = (10_000, 600_000);
     };

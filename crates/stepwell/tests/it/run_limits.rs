@@ -494,7 +494,7 @@ async fn no_key_delays_another() {
 async fn an_idle_gate_ends_and_a_later_run_opens_it_again() {
     let (engine, _) = open(at_most(1, WhenFull::Wait)).await;
     let gates = async || {
-        let query = RunQuery { workflow: Some("stepwell.gate".into()), limit: 10, ..RunQuery::default() };
+        let query = RunQuery { filter: RunFilter::of("stepwell.gate"), limit: 10, ..RunQuery::default() };
         engine.store().runs(engine.scope(), query).await.unwrap().items
     };
     let runs = starts(&engine, "a", 2).await;
@@ -543,8 +543,7 @@ async fn dies_at(commit: usize, fate: Fate) -> usize {
     second.advance(NOTICED).await;
     assert_eq!(statuses(&second, &runs).await, [Status::Completed; 3], "commit {commit}, {fate:?}");
     assert_eq!(begun.runs(), runs, "commit {commit}, {fate:?}");
-    let made = *count.lock().unwrap();
-    made
+    *count.lock().unwrap()
 }
 
 #[tokio::test]

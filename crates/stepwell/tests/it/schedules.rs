@@ -7,7 +7,7 @@ use serde_json::json;
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Spec};
 use stepwell::cron::{MissedFirings, Overlap};
-use stepwell::store::{RunQuery, Status, Store};
+use stepwell::store::{RunFilter, RunQuery, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{EngineError, ManualClock, Operator, PlacedSchedule, RunNow, Schedule};
 
@@ -31,7 +31,7 @@ async fn engine(store: &Arc<dyn Store>, clock: &ManualClock) -> TestEngine {
 }
 
 async fn reports(engine: &TestEngine) -> Vec<Status> {
-    let query = RunQuery { workflow: Some("report".into()), limit: 100, ..RunQuery::default() };
+    let query = RunQuery { filter: RunFilter::of("report"), limit: 100, ..RunQuery::default() };
     let page = engine.store().runs(engine.scope(), query).await.unwrap();
     page.items.iter().map(|run| run.status).collect()
 }

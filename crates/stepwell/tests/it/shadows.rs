@@ -14,7 +14,7 @@ use stepwell::core::{Definition, RunId, Spec};
 use stepwell::data::{Changes, Increment};
 use stepwell::engine::Builder;
 use stepwell::store::{
-    Commit, CommitId, Fault, Faulty, NewRun, NextState, Record, RecordQuery, ResultPart, RunQuery,
+    Commit, CommitId, Fault, Faulty, NewRun, NextState, Record, RecordQuery, ResultPart, RunFilter, RunQuery,
     ShadowFilter, ShadowWrite, Status, Store,
 };
 use stepwell::testing::TestEngine;
@@ -126,10 +126,20 @@ fn written(commits: &[Commit]) -> Vec<(String, Option<ShadowValue>)> {
 
 fn by<const N: usize>(columns: [(&str, ShadowValue); N]) -> RunQuery {
     let shadows = columns.map(|(name, value)| ShadowFilter::equals(name, value)).to_vec();
-    RunQuery { workflow: Some("order".into()), shadows, limit: 2, ..RunQuery::default() }
+    RunQuery {
+        filter: RunFilter { workflow: Some("order".into()), shadows, ..RunFilter::default() },
+        limit: 2,
+        ..RunQuery::default()
+    }
 }
 
 /// The runs that a query finds, page by page, oldest first.
+/// Changes the filter of a query.
+fn with(mut query: RunQuery, change: impl FnOnce(&mut RunFilter)) -> RunQuery {
+    change(&mut query.filter);
+    query
+}
+
 async fn found(engine: &Engine, query: RunQuery) -> Vec<RunId> {
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
@@ -346,7 +356,7 @@ async fn saved_result_updates_columns_in_the_same_commit() {
     let last = moved.last().unwrap();
     assert_eq!((last.next.len(), last.shadows.len()), (3, 2), "three transitions share the commit");
     assert_eq!(held(&engine, run.id()).await, are([("passed", true.into()), ("score", 4.5.into())]));
-    let completed = |status| RunQuery { status: Some(status), ..by([("score", 4.5.into())]) };
+    let completed = |status| with(by([("score", 4.5.into())]), |filter| filter.status = vec![status]);
     assert_eq!(found(&engine, completed(Status::Completed)).await, [run.id()]);
     assert_eq!(found(&engine, completed(Status::Running)).await, []);
 }
@@ -516,7 +526,7 @@ async fn runs_started_by_an_action_have_columns() {
     assert_eq!(held(&engine, parent.id()).await, []);
     let mut children = children_of(&engine, parent.id()).await;
     assert_eq!(children.len(), 2);
-    let below = |total: i32| RunQuery { parent: Some(parent.id()), ..by([("total", total.into())]) };
+    let below = |total: i32| with(by([("total", total.into())]), |filter| filter.parent = Some(parent.id()));
     let first = found(&engine, below(1)).await;
     children.sort_by_key(|child| child.run != first[0]);
     assert_eq!(first, [children[0].run]);
@@ -766,7 +776,7 @@ async fn invalid_column_query_is_refused_with_the_reason() {
     let other = Spec::new("bare").step("a").end("b").auto("ab", "a", "b").build().unwrap();
     let engine = kit::start(|builder| selling(shaded())(builder).workflow(other)).await.unwrap();
     ordered(&engine, &json!({"total": 1})).await;
-    let of = |workflow: &str, query: RunQuery| RunQuery { workflow: Some(workflow.into()), ..query };
+    let of = |workflow: &str, query: RunQuery| with(query, |filter| filter.workflow = Some(workflow.into()));
     let one = || by([("total", 1.into())]);
     let cases = [
         (by([("totals", 1.into())]), "`totals`; it has `city`, `email`, `paid`, `total`"),
@@ -776,7 +786,7 @@ async fn invalid_column_query_is_refused_with_the_reason() {
         (by([("total", 1.into()), ("email", true.into())]), "holds a string, not a boolean"),
         (of("bare", one()), "no shadow column `total`; it has none"),
         (of("ordr", one()), "no workflow `ordr` is registered"),
-        (RunQuery { workflow: None, ..one() }, "name the workflow"),
+        (with(one(), |filter| filter.workflow = None), "name the workflow"),
         (RunQuery { cursor: Some("nonsense".to_owned()), ..one() }, "is not a cursor"),
     ];
     for (query, says) in cases {
@@ -784,7 +794,7 @@ async fn invalid_column_query_is_refused_with_the_reason() {
         assert!(error.contains(says), "{query:?}: {error}");
     }
     let cases = [
-        (Heal::those(RunQuery::default()), "set `workflow`"),
+        (Heal::those(RunFilter::default()), "set `workflow`"),
         (Heal::of("ordr"), "no workflow `ordr` is registered"),
         (Heal::of("order").from("nonsense"), "is not a cursor"),
     ];
@@ -806,7 +816,7 @@ async fn search_needs_view_and_heal_needs_admin_permission() {
         assert_eq!(blind.runs(query).await.unwrap_err(), denied(Permission::View));
     }
     let clerk = engine.acting(Actor::new("eve", all_but(Permission::Admin)));
-    for mut heal in [Heal::of("order"), Heal::of("nothing"), Heal::those(RunQuery::default())] {
+    for mut heal in [Heal::of("order"), Heal::of("nothing"), Heal::those(RunFilter::default())] {
         assert_eq!(clerk.heal(&mut heal).await.unwrap_err(), denied(Permission::Admin));
     }
     assert_eq!(held(&engine, run.id()).await, []);
@@ -848,8 +858,8 @@ async fn heal_fills_columns_declared_later() {
     assert_eq!(held(&engine, ended.id()).await, of_ended);
     assert_eq!(status(&ended).await, Status::Completed);
     engine.register(totals(3)).unwrap();
-    let completed = RunQuery { status: Some(Status::Completed), ..by([]) };
-    assert_eq!(healed(&engine, Heal::those(completed)).await, (1, 2));
+    let completed = with(by([]), |filter| filter.status = vec![Status::Completed]);
+    assert_eq!(healed(&engine, Heal::those(completed.filter)).await, (1, 2));
     assert_eq!(held(&engine, ended.id()).await, are([("total", 2.into())]));
     assert_eq!(held(&engine, full.id()).await.len(), 4, "it was not selected");
     assert_eq!(healed(&engine, Heal::of("order")).await, (3, 3 + 2));
@@ -981,6 +991,7 @@ async fn unreadable_run_is_counted_and_keeps_its_columns() {
         version: 0,
         first: NextState { state: r#"{"no": "state"}"#.into(), entry: "{}".into(), places: vec![] },
         status: Status::Waiting,
+        error: None,
         wake: None,
         owner: None,
         parent: None,

@@ -12,7 +12,7 @@ use stepwell::core::snapshot::RunEnd;
 use stepwell::core::spec::{Completion, Quorum, Transition};
 use stepwell::core::{Definition, RunId, Spec, Timestamp};
 use stepwell::engine::Builder;
-use stepwell::store::{RunQuery, Status, Store};
+use stepwell::store::{RunFilter, RunQuery, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, EngineError, Operator, Run, RunError, Signal, Signalled, Start};
 use tokio::sync::Semaphore;
@@ -534,7 +534,14 @@ async fn run_with_an_action_in_progress_is_running() {
     for run in [timed, late] {
         assert!(run.view().await.unwrap().owner.is_some());
         assert_eq!(status(&run).await, Status::Running);
-        let listed = runs(&engine, RunQuery { status: Some(Status::Running), ..RunQuery::default() }).await;
+        let listed = runs(
+            &engine,
+            RunQuery {
+                filter: RunFilter { status: vec![Status::Running], ..RunFilter::default() },
+                ..RunQuery::default()
+            },
+        )
+        .await;
         assert!(listed.iter().any(|found| found.run == run.id()));
     }
 }

@@ -26,8 +26,14 @@ pub(super) struct RunRow {
     workflow: Name,
     /// Hash of the definition that the run is pinned to.
     definition: String,
+    /// Workflow version that the run is pinned to, the author's number; absent if the definition is not stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    definition_version: Option<u32>,
     /// Current status of the run.
     status: RunStatus,
+    /// Code of the error that stopped the run; absent unless it has failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_code: Option<String>,
     /// Version of the run; every checkpoint increases it.
     version: u64,
     /// Names of the places or steps the run is in.
@@ -47,6 +53,10 @@ pub(super) struct RunRow {
     /// Time of the last change of the run.
     #[schemars(with = "Instant")]
     updated_at: Timestamp,
+    /// Time at which the run ended; absent unless it is completed or cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Instant>")]
+    ended_at: Option<Timestamp>,
     /// Values of the run's shadow columns by name; columns without a value are absent. Present only if the request has
     /// `columns=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,10 +72,13 @@ impl RunRow {
 impl From<RunSummary> for RunRow {
     fn from(run: RunSummary) -> Self {
         RunRow {
+            ended_at: run.ended_at(),
             id: run.run,
             workflow: run.workflow,
             definition: run.definition.to_string(),
+            definition_version: run.definition_version,
             status: run.status.into(),
+            error_code: run.error,
             version: run.version,
             places: run.places,
             parent: run.parent.map(|parent| parent.run),

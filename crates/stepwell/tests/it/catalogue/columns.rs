@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepwell::core::migrate::Mapping;
 use stepwell::core::shadow::ShadowValue;
-use stepwell::store::{Record, RecordQuery, RunQuery, ShadowFilter};
+use stepwell::store::{Record, RecordQuery, RunFilter, RunQuery, ShadowFilter};
 use stepwell::testing::TestEngine;
 use stepwell::{Engine, Heal, Operator, Run, Signal, Start};
 
@@ -69,7 +69,10 @@ async fn heal_fills_columns_of_a_newer_published_version() {
     assert_eq!(held(&engine, &runs[1]).await, json!({"city": "Ulm"}));
     assert_eq!(healed(&engine).await, (3, 0));
     let shadows = vec![ShadowFilter::equals("city", "Bonn")];
-    let query = RunQuery { workflow: Some("order".into()), shadows, ..RunQuery::default() };
+    let query = RunQuery {
+        filter: RunFilter { workflow: Some("order".into()), shadows, ..RunFilter::default() },
+        ..RunQuery::default()
+    };
     assert_eq!(engine.runs(query).await.unwrap().items.len(), 2);
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use stepwell::catalogue::Publish;
 use stepwell::core::WorkflowSource;
 use stepwell::core::migrate::Mapping;
-use stepwell::store::{RunQuery, Status};
+use stepwell::store::{RunFilter, RunQuery, Status};
 use stepwell::testing::TestEngine;
 use stepwell::{CatalogueError, EngineError, Event, Operator, Schedule, Signal, Start};
 
@@ -74,7 +74,7 @@ async fn workflows_published_by_another_process_are_found_at_once() {
     two.emit(Event::new("order.paid").id("7")).await.unwrap();
     settle(&[&one, &two]).await;
     let runs = two
-        .runs(RunQuery { workflow: Some("order".into()), limit: 10, ..RunQuery::default() })
+        .runs(RunQuery { filter: RunFilter::of("order"), limit: 10, ..RunQuery::default() })
         .await
         .unwrap();
     assert_eq!(runs.items.len(), 1, "the event was accepted after the workflow");

@@ -1,9 +1,0 @@
--- Lists the children of one run, newest first, by their index.
-select id, workflow, definition, revision, version, fence, owner, status, places, wake_at, inbox_seq, inbox_len,
-       chain_base, chain_bytes, ledger, parent_run, parent_activation, parent_child, root, created_at, updated_at
-  from runs
- where tenant = ?1 and id < ?2 and (?3 is null or workflow = ?3) and (?4 is null or status = ?4)
-   and parent_run = ?5
-   and (?7 is null or substr(workflow, 1, length(?7)) <> ?7)
- order by id desc
- limit ?6
