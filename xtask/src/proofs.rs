@@ -82,6 +82,11 @@ const PROOFS: &[Proof] = &[
         run: clients::people,
     },
     Proof {
+        name: "bulk",
+        about: "a bulk command retries each of many failed runs exactly once while the server is killed, on both databases",
+        run: clients::bulk,
+    },
+    Proof {
         name: "canary",
         about: "secrets reach their recipients and appear in no answer, history, export, log, trace or file",
         run: clients::canary,

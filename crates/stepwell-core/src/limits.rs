@@ -126,6 +126,12 @@ limits! {
     MAX_FLOW_MOVES flow_moves = 1_000, 1, UNLIMITED;
     /// Maximum number of rows on one page of a list.
     MAX_PAGE_ROWS page_rows = 200, 200, 200;
+    /// Maximum number of starts in one request of many starts.
+    MAX_BATCH_STARTS batch_starts = 1_000, 1, 10_000;
+    /// Maximum number of run ids in one bulk command. A filter has no such limit.
+    MAX_BULK_IDS bulk_ids = 1_000, 1, 10_000;
+    /// Maximum number of runs that one bulk command touches.
+    MAX_BULK_RUNS bulk_runs = 100_000, 1, UNLIMITED;
 }
 
 impl Limits {

@@ -121,6 +121,7 @@ mod tests {
                     assert!(!named, "{name}");
                 }
                 "commit" => assert!(sql.contains("commit_runs($1, "), "{name}"),
+                "audit_cut" => assert!(sql.contains("cut_audit($1, "), "{name}"),
                 name => {
                     assert!(uses(sql) > 0, "{name}");
                     assert_eq!(refused(sql, SPANNING.contains(&name)), None, "{name}: {sql}");

@@ -65,6 +65,13 @@ pub(crate) fn busy(what: &'static str) -> ProgressBar {
     turning("{spinner} {msg}, {elapsed}", what)
 }
 
+/// A progress bar for work of known length. It is shown only on a terminal.
+pub(crate) fn progress() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos} of {len} runs, {msg}, {elapsed}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style)
+}
+
 fn turning(template: &str, what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template(template);
     let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());

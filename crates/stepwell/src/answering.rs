@@ -32,7 +32,7 @@ pub(crate) enum Sender {
     #[default]
     Program,
     /// An authenticated caller. With `workflow:admin` and a reason, the caller answers for others.
-    Caller { actor: Arc<Actor>, reason: Option<String> },
+    Caller { actor: Arc<Actor>, reason: Option<String>, bulk: Option<RunId> },
     /// An answer link, used by the person who has its token.
     Link(LinkSender),
 }
@@ -62,8 +62,17 @@ impl LinkSender {
 }
 
 impl Sender {
-    pub(crate) fn of(actor: Option<&Arc<Actor>>, reason: Option<String>) -> Self {
-        actor.map_or(Sender::Program, |actor| Sender::Caller { actor: actor.clone(), reason })
+    /// Returns the sender for a caller; `bulk` is the bulk command that the signal is a part of.
+    pub(crate) fn of(actor: Option<&Arc<Actor>>, reason: Option<String>, bulk: Option<RunId>) -> Self {
+        actor.map_or(Sender::Program, |actor| Sender::Caller { actor: actor.clone(), reason, bulk })
+    }
+
+    /// Returns the bulk command that the signal is a part of.
+    fn bulk(&self) -> Option<RunId> {
+        match self {
+            Sender::Caller { bulk, .. } => *bulk,
+            Sender::Program | Sender::Link(_) => None,
+        }
     }
 
     /// Returns the id that the history and the audit trail record; `None` for the embedding program.
@@ -234,6 +243,9 @@ pub(crate) fn signal_audit(
     }
     if let Some(reason) = sender.reason() {
         detail["reason"] = reason.into();
+    }
+    if let Some(bulk) = sender.bulk() {
+        detail["bulk"] = bulk.to_string().into();
     }
     let operation = if answered.is_some() { ANSWER } else { SIGNAL };
     Some(row(operation, loaded_run.run(), actor, &detail))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stepwell_core::{Name, Refusal, RunId};
 use stepwell_store::{
-    Cleanup, CleanupKind, Commit, CommitId, HandleQuery, RecordQuery, RunFilter, RunQuery, Status, StoreError,
-    TenantScope,
+    Cleanup, CleanupKind, Commit, CommitError, CommitId, HandleQuery, RecordQuery, Refused, RunFilter,
+    RunQuery, Status, StoreError, TenantScope,
 };
 
 use crate::actor::Permission;
@@ -121,7 +121,19 @@ struct Found {
 }
 
 impl Inner {
-    async fn delete(
+    /// Deletes a run as a part of a bulk command, at most once.
+    pub(crate) async fn delete_once(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        by: &Operator,
+    ) -> Result<(), EngineError> {
+        let tried = self.delete(scope, &DeleteRun::new(run), by).await.map(drop);
+        self.or_recorded(scope, by.bulk_record(run).as_ref(), tried).await.map(drop)
+    }
+
+    /// Deletes a run, or a tree of runs.
+    pub(crate) async fn delete(
         self: &Arc<Self>,
         scope: TenantScope,
         wanted: &DeleteRun,
@@ -302,7 +314,7 @@ impl Inner {
         run: RunId,
         by: &Operator,
     ) -> Result<(), EngineError> {
-        let by = Operator { key: None, ..by.clone() };
+        let by = Operator { key: None, bulk: None, ..by.clone() };
         match Box::pin(self.operate(scope, run, &Command::Cancel, &by)).await.map(drop) {
             Err(
                 EngineError::NoRun(_)
@@ -344,7 +356,12 @@ impl Inner {
     ) -> Result<(), EngineError> {
         let mut commit = Commit::new(CommitId(self.host.ids.next()), self.host.now());
         commit.audit.push(by.audit(run, DELETE, detail));
-        self.store.commit(scope, commit).await?;
+        commit.keys.extend(by.bulk_record(run));
+        match self.store.commit(scope, commit).await {
+            // An earlier attempt of a bulk command has recorded the deletion and did not finish it.
+            Ok(_) | Err(CommitError::Refused(Refused::Done { .. })) => {}
+            Err(error) => return Err(error.into()),
+        }
         let cleanup = Cleanup { now: self.host.now(), limit: 1, what: CleanupKind::Run(run) };
         self.store.cleanup(scope, cleanup).await?;
         self.recent.take(scope.run(run));

@@ -347,7 +347,7 @@ impl Engine {
             reserved: Vec::new(),
         };
         let builder = crate::admission::gate::equip(builder);
-        let builder = crate::events::equip(schedule::equip(builder));
+        let builder = crate::bulk::equip(crate::events::equip(schedule::equip(builder)));
         let builder = crate::data::actions::equip(builder);
         let builder = crate::data::slot_actions::equip(builder);
         crate::builtin::equip(crate::data::document_actions::equip(builder))

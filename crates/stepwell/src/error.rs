@@ -15,6 +15,9 @@ pub enum EngineError {
     /// The run does not exist in this tenant.
     #[error("there is no run {0}")]
     NoRun(RunId),
+    /// The run exists, but it is not a bulk command.
+    #[error("there is no bulk command {0}")]
+    NoBulk(RunId),
     /// No workflow of this name is registered.
     #[error("no workflow `{name}` is registered{hint}")]
     UnknownWorkflow {

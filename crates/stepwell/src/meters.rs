@@ -11,7 +11,7 @@ use stepwell_store::{Instruments, Status};
 
 use crate::observe::{Attempt, NoResult, Observation, ObservedRun, Observer};
 use crate::signal::Signalled;
-use crate::{events, schedule};
+use crate::{bulk, events, schedule};
 
 /// Maximum number of actions with separate series. Further actions share the series `other`.
 const MOST_ACTIONS: usize = 500;
@@ -20,7 +20,7 @@ const OTHERS: &str = "other";
 /// Records metrics of an engine. Pass it to [`Builder::observer`](crate::Builder::observer).
 pub struct Meters {
     recorder: Arc<dyn Recorder + Send + Sync>,
-    started: [Counter; 3],
+    started: [Counter; 4],
     ended: [Counter; 3],
     commit_cycles: Counter,
     actions: RwLock<BTreeMap<Name, Arc<ActionMeter>>>,
@@ -55,12 +55,13 @@ const REFUSALS: [&str; 8] = ["moved", "fenced", "key", "cell", "too_large", "sto
 const ENDS: [(Status, &str); 3] =
     [(Status::Completed, "completed"), (Status::Cancelled, "cancelled"), (Status::Failed, "failed")];
 /// The kinds of runs, as label values.
-const KINDS: [&str; 3] = ["workflow", "event", "schedule"];
+const KINDS: [&str; 4] = ["workflow", "event", "schedule", "bulk"];
 
 fn kind(workflow: &Name) -> usize {
     match workflow.as_str() {
         events::WORKFLOW => 1,
         schedule::WORKFLOW => 2,
+        bulk::WORKFLOW => 3,
         _ => 0,
     }
 }

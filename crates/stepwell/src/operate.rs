@@ -18,6 +18,7 @@ use stepwell_store::{
 
 use crate::actor::Permission;
 use crate::admission::{self, queue::with_queue};
+use crate::bulk::BulkPart;
 use crate::commit_cycle::{CommitFailure, CommittedBy, CycleResult, MAX_ATTEMPTS, open_waits_of};
 use crate::concurrency::Permit;
 use crate::engine::{Engine, Inner, OwnershipGuard, Run};
@@ -137,6 +138,8 @@ pub struct Operator {
     pub reason: Option<String>,
     /// Idempotency key, valid for the life of the run. A repeated command with the same key returns the first result.
     pub key: Option<String>,
+    /// The bulk command that this command is a part of. Its record takes the place of the idempotency key.
+    pub bulk: Option<BulkPart>,
 }
 
 impl Operator {
@@ -169,14 +172,23 @@ impl Operator {
         value: &impl Serialize,
         of: RunId,
     ) -> Option<KeyWrite> {
+        let answer = serde_json::to_vec(value).expect("what a command comes to is plain data").into();
+        if let Some(bulk) = &self.bulk {
+            return Some(bulk.record(run, answer));
+        }
         let request = json!([asked, self.seen, self.reason]).to_string();
         Some(KeyWrite {
             operation: format!("{operation}:{run}"),
             key: self.key.clone()?,
             request: Sha256::digest(request.as_bytes()).into(),
-            answer: serde_json::to_vec(value).expect("what a command comes to is plain data").into(),
+            answer,
             lifetime: KeyLifetime::WithRun(of),
         })
+    }
+
+    /// Returns the record of a command that is a part of a bulk command and has no result.
+    pub(crate) fn bulk_record(&self, run: RunId) -> Option<KeyWrite> {
+        Some(self.bulk?.record(run, "null".into()))
     }
 
     fn check(&self, loaded_run: &LoadedRun) -> Result<(), EngineError> {
@@ -190,12 +202,16 @@ impl Operator {
     }
 
     pub(crate) fn audit(&self, run: RunId, operation: &str, detail: &Value) -> AuditRow {
+        let mut all = json!({"seen": self.seen, "reason": self.reason, "detail": detail});
+        if let Some(bulk) = &self.bulk {
+            all["bulk"] = bulk.id().to_string().into();
+        }
         AuditRow {
             operation: operation.to_owned(),
             subject: run.to_string(),
             actor: self.actor.clone(),
             run: Some(run),
-            detail: json!({"seen": self.seen, "reason": self.reason, "detail": detail}).to_string().into(),
+            detail: all.to_string().into(),
         }
     }
 }
@@ -302,6 +318,25 @@ impl Inner {
         let key = by.idempotency_record(run, &command.operation(), &asked, &(), run);
         let tried = self.operate_now(scope, run, command, by, key.as_ref()).await;
         self.or_recorded(scope, key.as_ref(), tried).await
+    }
+
+    /// Returns the refusal that a command would get now. Nothing is stored.
+    pub(crate) async fn check_command(
+        &self,
+        scope: TenantScope,
+        run: RunId,
+        command: &Command,
+    ) -> Result<(), EngineError> {
+        let loaded_run = match self.load(scope, run).await {
+            Err(error) if matches!(command, Command::Cancel) && error.is_unreadable_state() => {
+                return Ok(());
+            }
+            loaded => loaded?,
+        };
+        if !matches!(command, Command::Retry) {
+            refuse_own(loaded_run.definition().name(), run)?;
+        }
+        self.plan_command(&loaded_run, command).await.map(drop)
     }
 
     async fn operate_now(
@@ -576,7 +611,7 @@ impl Inner {
         }
     }
 
-    async fn migrate(
+    pub(crate) async fn migrate(
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,

@@ -62,7 +62,7 @@ impl Run {
 }
 
 impl Inner {
-    async fn preview(
+    pub(crate) async fn preview(
         &self,
         scope: TenantScope,
         run: RunId,

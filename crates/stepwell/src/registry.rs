@@ -40,7 +40,8 @@ pub(crate) fn refuse_own(workflow: &Name, run: RunId) -> Result<(), EngineError>
     if !workflow.starts_with(OWN) {
         return Ok(());
     }
-    let instead = "put or remove the schedule instead; the run of an event can only be retried";
+    let instead =
+        "put or remove the schedule, or cancel the bulk command; the run of an event can only be retried";
     Err(EngineError::Reserved { what: format!("run {run} of workflow `{workflow}`"), instead })
 }
 

@@ -17,6 +17,7 @@ use stepwell_store::{KeyLifetime, KeyWrite, Record, RecordQuery, Recorded, Refus
 
 use crate::actor::Actor;
 use crate::answering::{Accepted, Sender, failed_wait_audit, is_restricted, may_answer, signal_audit};
+use crate::bulk::BulkPart;
 use crate::commit_cycle::{CommitFailure, MAX_ATTEMPTS};
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
@@ -51,6 +52,8 @@ pub struct Signal {
     reason: Option<String>,
     /// The error with which the wait fails, instead of being answered.
     failure: Option<Failure>,
+    /// The bulk command that the signal is a part of. Its record takes the place of the id.
+    bulk: Option<BulkPart>,
 }
 
 /// The first answer to a wait, as shown to a caller who answers later.
@@ -99,6 +102,7 @@ impl Signal {
             sender: Sender::Program,
             reason: None,
             failure: None,
+            bulk: None,
         }
     }
 
@@ -159,8 +163,13 @@ impl Signal {
     }
 
     pub(crate) fn by(mut self, actor: Option<&Arc<Actor>>) -> Self {
-        self.sender = Sender::of(actor, self.reason.clone());
+        self.sender = Sender::of(actor, self.reason.clone(), self.bulk.as_ref().map(BulkPart::id));
         self
+    }
+
+    /// Makes the signal a part of a bulk command.
+    pub(crate) fn part_of(self, bulk: BulkPart) -> Self {
+        Signal { bulk: Some(bulk), ..self }
     }
 
     /// Returns the body of the message that buffers the signal.
@@ -219,13 +228,17 @@ impl Signal {
     }
 
     pub(crate) fn key(&self, run: RunId, payload: &Value, value: Signalled) -> Option<KeyWrite> {
+        let answer = serde_json::to_vec(&value).map(Bytes::from).expect("a word is plain data");
+        if let Some(bulk) = &self.bulk {
+            return Some(bulk.record(run, answer));
+        }
         let id = self.id.as_ref()?;
         let request = json!([self.name, payload]).to_string();
         Some(KeyWrite {
             operation: operation(run),
             key: id.clone(),
             request: Sha256::digest(request.as_bytes()).into(),
-            answer: serde_json::to_vec(&value).map(Bytes::from).expect("a word is plain data"),
+            answer,
             lifetime: KeyLifetime::WithRun(run),
         })
     }

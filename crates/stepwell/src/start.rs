@@ -49,6 +49,10 @@ pub struct Start {
     waits_on_failure: bool,
     /// The key alone identifies the run; the input may differ.
     ignore_input: bool,
+    /// The request that a repeated key is compared with, in place of the input.
+    request: Option<Value>,
+    /// Fields that the audit row of the start has in addition to the workflow.
+    audited: Option<Value>,
     /// Shadow columns that are not derived from the run's data.
     shadow_columns: Vec<ShadowWrite>,
     /// The workflow version to use, instead of the one for new runs.
@@ -90,6 +94,8 @@ impl Start {
             deadline: None,
             waits_on_failure: false,
             ignore_input: false,
+            request: None,
+            audited: None,
             shadow_columns: Vec::new(),
             pinned: None,
             own: false,
@@ -115,7 +121,21 @@ impl Start {
     /// Returns the audit row of the start; `None` for the embedding program.
     pub(crate) fn audit(&self, run: RunId) -> Option<AuditRow> {
         let actor = self.by.clone()?;
-        Some(answering::row(STARTED, run, actor, &json!({"workflow": self.workflow})))
+        let mut detail = json!({"workflow": self.workflow});
+        if let Some(audited) = &self.audited {
+            detail["detail"] = audited.clone();
+        }
+        Some(answering::row(STARTED, run, actor, &detail))
+    }
+
+    /// Sets the detail of the start's audit row.
+    pub(crate) fn audited(self, detail: Value) -> Self {
+        Start { audited: Some(detail), ..self }
+    }
+
+    /// Sets the request that a repeated key is compared with, in place of the input.
+    pub(crate) fn request(self, request: Value) -> Self {
+        Start { request: Some(request), ..self }
     }
 
     /// Starts a run of a workflow with any strategy, for simulations.
@@ -231,6 +251,7 @@ impl Start {
     pub(crate) fn key_for(&self, run: RunId) -> Option<KeyWrite> {
         let key = self.key.as_ref()?;
         let input = self.input.as_ref().ok().filter(|_| !self.ignore_input);
+        let input = self.request.as_ref().or(input);
         let asked = json!([self.workflow, input]).to_string();
         Some(KeyWrite {
             operation: self.operation().to_owned(),

@@ -6,8 +6,8 @@ use serde_json::json;
 use stepwell_core::snapshot::ChildEnd;
 use stepwell_core::{Failure, RunId};
 use stepwell_store::{
-    BadRow, Cleanup, CleanupKind, Commit, CommitId, KeyWrite, Loaded, Ownership, RunFilter, RunQuery, RunUpdate,
-    Status, StoreError, TenantScope, WaitFilter, WaitQuery,
+    BadRow, Cleanup, CleanupKind, Commit, CommitId, KeyWrite, Loaded, Ownership, RunFilter, RunQuery,
+    RunUpdate, Status, StoreError, TenantScope, WaitFilter, WaitQuery,
 };
 
 use crate::engine::Inner;

@@ -343,7 +343,7 @@ impl Engine {
         wait: &OpenWait,
         reason: Option<&str>,
     ) -> Result<(), EngineError> {
-        let sender = Sender::of(self.shared_actor(), reason.map(str::to_owned));
+        let sender = Sender::of(self.shared_actor(), reason.map(str::to_owned), None);
         may_answer(loaded_run, wait.activation, &sender, self.now())?;
         if wait.answerers.is_empty() { self.permit(Permission::Manage) } else { Ok(()) }
     }

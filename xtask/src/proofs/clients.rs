@@ -75,6 +75,28 @@ pub(super) fn people(size: Size) -> Result<(), String> {
     verdict(all_met).map_err(|_| format!("the guarantee was violated: {line}"))
 }
 
+/// Checks that a bulk command executes each command exactly once across kills, and stops when it is cancelled.
+pub(super) fn bulk(size: Size) -> Result<(), String> {
+    let (runs, kills) = if size == Size::Full { (5_000, 5) } else { (300, 2) };
+    let mut command = client("bulk.py", size)?;
+    command.arg("--plant").arg("--bench").arg(super::bench(size)?);
+    command.args(["--runs", &runs.to_string(), "--kills", &kills.to_string()]);
+    let lines = super::measured(&mut command, size)?;
+    let [sqlite, postgres, plant] = &lines[..] else {
+        return Err(format!("expected three lines: {lines:?}"));
+    };
+    let mut all_met =
+        judged(plant["found"] == true, "commands without a record are found to be executed twice");
+    for line in [sqlite, postgres] {
+        measured(line, &["retry_s", "seconds"])?;
+        all_met &= exactly(line, "findings", 0)?;
+        all_met &= exactly(line, "runs", runs)?;
+        all_met &= exactly(line, "kills", kills)?;
+        all_met &= at_least(line, "left", 1.0)?;
+    }
+    verdict(all_met).map_err(|_| format!("the guarantee was violated: {lines:?}"))
+}
+
 /// Checks that flows work from documents and configuration alone, and that each has its effects once.
 pub(super) fn flows_http(size: Size) -> Result<(), String> {
     let rounds = if size == Size::Full { 20 } else { 1 };

@@ -51,6 +51,7 @@ impl From<EngineError> for Problem {
         let unfit = |code| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail.clone());
         match &error {
             EngineError::NoRun(_) => Problem::new(StatusCode::NOT_FOUND, "noRun", detail),
+            EngineError::NoBulk(_) => Problem::new(StatusCode::NOT_FOUND, "noBulk", detail),
             EngineError::UnknownWorkflow { name, .. } => {
                 Problem::new(StatusCode::NOT_FOUND, "unknownWorkflow", detail)
                     .param("workflow", name.as_str())

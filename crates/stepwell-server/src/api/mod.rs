@@ -11,6 +11,7 @@ mod apikeys;
 mod audit;
 mod auth;
 mod auth_throttle;
+mod bulk;
 mod call;
 mod catalogue;
 mod conditions;
@@ -218,6 +219,7 @@ impl Caller {
 pub fn routes() -> Vec<Route> {
     let mut all = meta::routes();
     all.extend(runs::routes());
+    all.extend(bulk::routes());
     all.extend(answer_links::routes());
     all.extend(kv::routes());
     all.extend(apikeys::routes());

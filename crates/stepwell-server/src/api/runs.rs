@@ -1,5 +1,6 @@
 //! Routes of runs: start, list, show, follow, signal and the commands of operators.
 
+mod batch;
 mod command;
 mod filter;
 mod follow;
@@ -29,6 +30,10 @@ use crate::routes::problem::Problem;
 use preview::PredictedEffect;
 use timeline::TimelineRow;
 use view::{Checkpoint, CheckpointState, RunDetails};
+
+pub(super) use command::CommandReason;
+pub(super) use filter::BulkFilter;
+pub(super) use view::RunFailure;
 
 /// Path parameter that selects a run.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -94,10 +99,10 @@ struct RunStarted {
 /// Query parameter for waiting until a run ends.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Waiting {
+pub(super) struct Waiting {
     /// Maximum time to wait until the run ends or fails. Limited by the server.
     #[schemars(with = "Option<Span>")]
-    wait: Option<String>,
+    pub(super) wait: Option<String>,
 }
 
 /// Page of a run's history.
@@ -220,6 +225,7 @@ pub(super) fn routes() -> Vec<Route> {
             .ok::<SignalSent>("Outcome of the signal.")
             .to(signal),
     ];
+    routes.push(batch::route());
     routes.extend(filter::routes());
     routes.extend(command::routes());
     routes.extend(record::routes());

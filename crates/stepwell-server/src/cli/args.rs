@@ -49,6 +49,8 @@ struct Taken {
     is_required: bool,
     /// Allowed values; empty = any.
     choices: Vec<String>,
+    /// The object of the body that the field belongs to; `None` = the body itself.
+    within: Option<&'static str>,
     about: String,
 }
 
@@ -107,6 +109,31 @@ impl Operation {
         let about = operation["summary"].as_str().unwrap_or_default().trim_end_matches('.').to_owned();
         let id = id.to_owned();
         Some(Operation { id, method, path: path.clone(), about, is_page, is_stream, taken, body })
+    }
+
+    /// Replaces a field of the body by the fields of that object.
+    pub(crate) fn spread(mut self, contract: &Value, id: &str, object: &'static str) -> Self {
+        let pointer = format!("/properties/{object}");
+        let schema = body_schema(contract, id).and_then(|schema| schema.pointer(&pointer));
+        let schema = schema.map(|schema| not_null(contract, schema));
+        let (_, fields) = schema.map_or((Body::None, Vec::new()), |schema| fields_of(contract, schema));
+        self.taken.retain(|taken| taken.place != Place::Field || taken.name != object);
+        let is_taken = |field: &Taken, all: &[Taken]| all.iter().any(|taken| taken.flag() == field.flag());
+        let fields = fields.into_iter().map(|field| Taken {
+            kind: if is_time(&field.name) { Kind::Time } else { field.kind },
+            within: Some(object),
+            is_required: false,
+            ..field
+        });
+        let fields: Vec<_> = fields.filter(|field| !is_taken(field, &self.taken)).collect();
+        self.taken.extend(fields);
+        self
+    }
+
+    /// Removes the arguments of these names, except the fields of a spread object.
+    pub(crate) fn without(mut self, names: &[&str]) -> Self {
+        self.taken.retain(|taken| taken.within.is_some() || !names.contains(&taken.name.as_str()));
+        self
     }
 
     /// Adds the operation's arguments and summary to the verb.
@@ -184,12 +211,7 @@ impl Operation {
                     }
                     Place::Query => drop(query.append_pair(&taken.name, &text())),
                     Place::Header => asking.headers.push((header(&taken.name)?, tag(&taken.name, &text()))),
-                    Place::Field if taken.kind == Kind::List => {
-                        let list =
-                            fields.entry(taken.name.clone()).or_insert_with(|| Value::Array(Vec::new()));
-                        list.as_array_mut().into_iter().for_each(|list| list.push(value.clone()));
-                    }
-                    Place::Field => drop(fields.insert(taken.name.clone(), value)),
+                    Place::Field => taken.put(&mut fields, value),
                 }
             }
         }
@@ -235,9 +257,24 @@ impl Taken {
         self.name == "dryRun"
     }
 
+    /// Puts a value into the fields of the body.
+    fn put(&self, fields: &mut Map<String, Value>, value: Value) {
+        let fields = match self.within {
+            None => Some(fields),
+            Some(object) => fields.entry(object).or_insert_with(|| Value::Object(Map::new())).as_object_mut(),
+        };
+        let Some(fields) = fields else { return };
+        if self.kind == Kind::List {
+            let list = fields.entry(self.name.clone()).or_insert_with(|| Value::Array(Vec::new()));
+            list.as_array_mut().into_iter().for_each(|list| list.push(value.clone()));
+        } else {
+            fields.insert(self.name.clone(), value);
+        }
+    }
+
     /// Returns the argument's id. It includes the place, because two places may have a parameter of the same name.
     fn id(&self) -> String {
-        format!("{:?}:{}", self.place, self.name)
+        format!("{:?}:{}{}", self.place, self.within.unwrap_or_default(), self.name)
     }
 
     /// Returns true for a run's id, and for an id that begins with one and continues with a dot.
@@ -419,6 +456,11 @@ fn kind(contract: &Value, schema: &Value) -> Kind {
     }
 }
 
+/// Returns true for the bounds of times in a filter on runs. On the command line they may be durations, too.
+fn is_time(name: &str) -> bool {
+    ["createdAfter", "createdBefore", "updatedAfter", "updatedBefore"].contains(&name)
+}
+
 fn parameter(contract: &Value, parameter: &Value) -> Option<Taken> {
     let place = match parameter["in"].as_str()? {
         "path" => Place::Path,
@@ -428,8 +470,6 @@ fn parameter(contract: &Value, parameter: &Value) -> Option<Taken> {
     let name = parameter["name"].as_str()?.to_owned();
     // `--all` follows the pages, so there is no argument for the cursor.
     let is_cursor = place == Place::Query && name == "cursor";
-    let is_time =
-        |name: &str| ["createdAfter", "createdBefore", "updatedAfter", "updatedBefore"].contains(&name);
     (!is_cursor).then(|| Taken {
         kind: match place == Place::Query && is_time(&name) {
             true => Kind::Time,
@@ -441,6 +481,7 @@ fn parameter(contract: &Value, parameter: &Value) -> Option<Taken> {
             Place::Header => Vec::new(),
             _ => choice::of(contract, &parameter["schema"]),
         },
+        within: None,
         about: about(parameter),
         place,
         name,
@@ -457,7 +498,28 @@ fn body(contract: &Value, body: &Value) -> (Body, Vec<Taken>) {
     if contents.len() > 1 || !contents.contains_key("application/json") {
         return (Body::File, Vec::new());
     }
-    let schema = resolved(contract, &contents["application/json"]["schema"]);
+    fields_of(contract, resolved(contract, &contents["application/json"]["schema"]))
+}
+
+/// Returns the schema of an operation's JSON body.
+fn body_schema<'a>(contract: &'a Value, id: &str) -> Option<&'a Value> {
+    let methods = contract["paths"].as_object()?.values().filter_map(Value::as_object);
+    let operation =
+        methods.flat_map(|methods| methods.values()).find(|operation| operation["operationId"] == id)?;
+    let schema = operation.pointer("/requestBody/content/application~1json/schema")?;
+    Some(resolved(contract, schema))
+}
+
+/// Returns the option of a schema that is not null.
+fn not_null<'a>(contract: &'a Value, schema: &'a Value) -> &'a Value {
+    let schema = resolved(contract, schema);
+    let mut options =
+        schema["anyOf"].as_array().into_iter().flatten().map(|option| resolved(contract, option));
+    options.find(|option| option["type"] != "null").unwrap_or(schema)
+}
+
+/// Returns the fields of an object's schema, required ones first.
+fn fields_of(contract: &Value, schema: &Value) -> (Body, Vec<Taken>) {
     let Some(properties) = schema["properties"].as_object() else { return (Body::Data, Vec::new()) };
     let required: Vec<_> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -467,6 +529,7 @@ fn body(contract: &Value, body: &Value) -> (Body, Vec<Taken>) {
         kind: kind(contract, property),
         is_required: required.contains(&name.as_str()),
         choices: choice::of(contract, property),
+        within: None,
         about: about(property),
     };
     let mut fields: Vec<_> = properties.iter().map(field).collect();

@@ -2,6 +2,7 @@
 
 mod apply;
 mod args;
+mod bulk;
 mod choice;
 pub(crate) mod client;
 mod doctor;
@@ -11,6 +12,7 @@ pub(crate) mod json_argument;
 mod keys;
 mod maintenance;
 mod show;
+mod start_many;
 mod table;
 mod verbs;
 mod views;
@@ -54,6 +56,7 @@ pub(crate) fn with_verbs(mut command: Command, contract: &Value) -> Command {
         command = command.mut_subcommand(verb.noun, |noun| noun.subcommand(added));
     }
     let command = apply::with_verbs(watch::with_verbs(command));
+    let command = start_many::with_verbs(bulk::with_verbs(command, contract));
     doctor::with_verbs(maintenance::with_verbs(keys::with_verbs(emit::with_verbs(command)), contract))
 }
 
@@ -86,7 +89,9 @@ pub(crate) fn run(matches: &ArgMatches, contract: &Value) -> Option<Result<(), F
         .or_else(|| apply::run(noun, verb, matches))
         .or_else(|| emit::run(noun, verb, matches))
         .or_else(|| keys::run(noun, verb, matches))
-        .or_else(|| maintenance::run(noun, verb, matches));
+        .or_else(|| maintenance::run(noun, verb, matches))
+        .or_else(|| start_many::run(noun, verb, matches))
+        .or_else(|| bulk::run(noun, verb, matches, contract));
     if done.is_some() {
         return done;
     }

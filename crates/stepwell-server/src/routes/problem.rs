@@ -245,7 +245,7 @@ pub(crate) fn for_all(failure: Failure) -> Failure {
 
 fn engine(error: EngineError) -> Problem {
     match error {
-        EngineError::NoRun(_) | EngineError::NoWait(_) => Problem::gone(),
+        EngineError::NoRun(_) | EngineError::NoBulk(_) | EngineError::NoWait(_) => Problem::gone(),
         EngineError::NotAnAnswerer { .. } => {
             let detail = "Only the people that the wait names may answer.";
             Problem::new(StatusCode::FORBIDDEN, "notAnswerer", detail)

@@ -6,6 +6,7 @@ mod answers;
 mod api;
 mod audit;
 mod bad_rows;
+mod bulk;
 mod cases;
 mod catalogue;
 mod cli;

@@ -365,7 +365,7 @@ impl Flows {
             Origin::Begun | Origin::Sealed { .. } => None,
         };
         // Without a caller the token is the proof: only the answerer has received it.
-        let sender = Sender::of(self.engine.shared_actor(), resume.reason.clone());
+        let sender = Sender::of(self.engine.shared_actor(), resume.reason.clone(), None);
         let came = match execution.offer(&event, &sender).await {
             Ok(call) => self.to_pause(&mut execution, call, reservation.as_mut()).await,
             Err(error) => Err(error),

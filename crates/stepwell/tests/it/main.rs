@@ -2,6 +2,7 @@
 //! `cargo xtask test` runs them on all three. Tests of cron patterns use no store and run once.
 #![allow(clippy::unwrap_used)]
 
+mod bulk;
 mod capacity;
 mod catalogue;
 mod children;

@@ -163,7 +163,7 @@ impl Office {
             actor: Some("ada".to_owned()),
             seen: Some(seen),
             reason: Some("the customer called".to_owned()),
-            key: None,
+            ..Operator::default()
         };
         self.watched.commits();
         self.engine.operate(run.id(), command.clone(), &by).await.unwrap();

@@ -11,7 +11,7 @@ use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
 use stepwell::core::{Definition, Name, RunId, Spec};
 use stepwell::doctor::FindingKind;
 use stepwell::engine::Builder;
-use stepwell::store::{Cleanup, CleanupKind, RunQuery, Status, Store};
+use stepwell::store::{Cleanup, CleanupKind, RunFilter, RunQuery, Status, Store};
 use stepwell::testing::TestEngine;
 use stepwell::{
     ActionError, Command, Cx, Diagnose, EngineError, Event, ManualClock, Operator, Schedule, Signal, Start,

@@ -164,6 +164,11 @@ class Cli:
     def send(self, operation, arguments, document, key):
         verbs, requests = self.world.commands
         verb = requests.get((operation.method, operation.path)) or VERBS.get(operation.name)
+        if operation.name == "startBulk":
+            # Each command has a verb of its own, and the conditions of the filter are arguments.
+            arguments = {**arguments, **arguments.get("filter", {})}
+            verb = f"bulk {arguments.pop('command')}"
+            arguments.pop("filter", None)
         if not verb:
             raise Failed(f"the command line has no verb for `{operation.name}`")
         arguments, words, places = dict(arguments), [], []
@@ -188,7 +193,7 @@ class Cli:
         is_json = known.kind == "json" or found == "body"
         written = lambda value: value if isinstance(value, str) and not is_json else self.as_json(value)
         if known.positional:
-            return places.append(written(value))
+            return places.extend(map(written, value if isinstance(value, list) else [value]))
         if known.kind == "flag":
             return words.append(known.name) if value else None
         for one in value if isinstance(value, list) and known.kind != "json" else [value]:

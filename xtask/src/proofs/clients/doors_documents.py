@@ -429,6 +429,7 @@ def validation_warns_and_publishing_refuses_unknown_actions(w):
     same((draft["valid"], [one["code"] for one in draft["warnings"]]), (True, ["unknownAction"]), "the stored draft")
     w.no(422, "publishDraft", name=flow, revision=draft["revision"])
     same(w.ok("publishDraft", name=flow, revision=draft["revision"], allowUnknownActions=True)["version"], 1, "the version")
+    w.done(w.publish(DOUBTFUL))
 
 
 NESTED = """name: NAME
@@ -616,7 +617,53 @@ def an_answer_belongs_to_one_wait_and_a_second_one_names_the_first(w):
 
 
 empty("G4", "*", "not yet: only signals and migrations have a preview, the other commands have none")
-empty("G5", "*", "not yet: there are no bulk commands")
+
+FAILING = """name: NAME
+steps:
+  - { id: count, type: action.call, action: store.increment, input: { namespace: NAME, key: n } }
+"""
+
+
+@promise("G5")
+def a_bulk_command_is_one_audited_command_per_run(w):
+    w.own_tenant()
+    flow = w.publish(FAILING)
+    w.ok("setKey", namespace=flow, key="n", value="no number")
+    runs = sorted(w.start(flow) for _ in range(3))
+    for run in runs:
+        w.until(run, "failed")
+    other = w.publish(SAME)
+    asleep = w.start(other)
+    w.publish(SAME.replace("id: done", "id: over"), name=other)
+    numbers = lambda shown: [shown[field] for field in ("total", "done", "failed", "skipped")]
+
+    def bulk(command, **more):
+        shown = w.ok("startBulk", command=command, **more)
+        return w.wait(lambda: (lambda shown: shown if "endedAt" in shown else None)(w.ok("showBulk", bulk=shown["id"])), f"{command} has ended")
+
+    same(numbers(bulk("retry", filter={"workflow": flow}, dryRun=True)), [3, 3, 0, 0], "the dry run")
+    w.ok("setKey", namespace=flow, key="n", value=0)
+    shown = bulk("retry", filter={"workflow": flow}, reason="repaired")
+    same((shown["status"], numbers(shown)), ("completed", [3, 3, 0, 0]), "the retry")
+    for run in runs:
+        w.until(run, "completed")
+        found = [(row["actor"], row["detail"]["bulk"], row["detail"]["reason"]) for row in audited(w, run, "run.retry")]
+        same(found, [("apikey:client", shown["id"], "repaired")], "the audited retries of a run")
+    same(w.ok("getKey", namespace=flow, key="n")["value"], 3, "the number of executions")
+    results = w.ok("listBulkResults", bulk=shown["id"])["items"]
+    same(sorted((one["run"], one["outcome"]) for one in results), [(run, "done") for run in runs], "the results")
+    same(w.ok("listBulk")["items"][0]["id"], shown["id"], "the newest bulk command")
+    w.no(409, "cancelBulk", bulk=shown["id"])
+    w.no(422, "startBulk", command="cancel", filter={})
+    w.no(403, "startBulk", as_key=key(w, "manager", "workflow:manage", "workflow:view"), command="delete", runs=runs)
+    same(numbers(bulk("suspend", runs=[asleep])), [1, 1, 0, 0], "the suspension")
+    same(numbers(bulk("resume", runs=[asleep, runs[0]])), [2, 1, 0, 1], "the resumption, with a run that has ended")
+    same(numbers(bulk("signal", runs=[asleep], signal="say", payload=7)), [1, 1, 0, 0], "the signal")
+    same(numbers(bulk("migrate", runs=[asleep], toVersion=2)), [1, 1, 0, 0], "the migration")
+    same(numbers(bulk("cancel", runs=[asleep])), [1, 1, 0, 0], "the cancellation")
+    same(numbers(bulk("delete", runs=[asleep])), [1, 1, 0, 0], "the deletion")
+    w.no(404, "showRun", run=asleep)
+
 
 PRIVATE = """name: NAME
 steps:

@@ -98,7 +98,7 @@ def a_run_continues_after_a_kill_as_if_nothing_had_happened(w):
     before, after = ["GO", "X"], ["Y", "RED"]
     signals(w, kept, *before)
     signals(w, twin, *before, *after)
-    sleeping = w.start(w.publish(steps("type: wait.sleep, for: 3", "type: control.return, value: 1")))
+    sleeping = w.start(w.publish(steps("type: wait.sleep, for: 3s", "type: control.return, value: 1")))
     leased = w.start(w.publish(PAY.replace("ACTION", action)))
     w.send(leased, "PAY", {"cents": 5})
     task = w.task(action)

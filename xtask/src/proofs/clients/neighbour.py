@@ -137,7 +137,7 @@ class Neighbour:
         return self.ask("signalRun", {"run": run, "name": "GO"}, body={"by": self.mark, "n": self.base + number}, **more)
 
     def run(self):
-        for part in (self.identity, self.publishes, self.drafts, self.bundles, self.stateless, self.runs, self.repairs, self.versions, self.tree,
+        for part in (self.identity, self.publishes, self.drafts, self.bundles, self.stateless, self.runs, self.repairs, self.bulks, self.versions, self.tree,
                      self.follows, self.keys, self.slots, self.links, self.events, self.waits_for_events, self.hooks, self.schedules, self.work,
                      self.flows, self.tasks_of_people, self.columns, self.credentials, self.tenants, self.trail):
             part()
@@ -280,6 +280,23 @@ class Neighbour:
         self.ask("moveRun", {"run": moved}, body={"to": "shut", "reason": self.mark}, once=f"{self.tag}-move")
         self.ended(moved)
         self.ask("getKey", key)
+
+    def bulks(self):
+        """Starts several runs with one request, and executes commands on all of them."""
+        starts = [{"workflow": self.flow("bell"), "id": self.id(f"bulk-{number}"), "input": self.input("bulk"), "key": f"{self.tag}-bulk-{number}"} for number in range(3)]
+        runs = [item["id"] for item in self.ask("startRuns", body={"starts": starts})["items"]]
+        for run in runs:
+            self.settled(run, "waiting")
+        suspend = {"command": "suspend", "runs": runs, "reason": self.mark}
+        bulk = self.ask("startBulk", query={"wait": "30s"}, body=suspend, once=f"{self.tag}-bulk-suspend")["id"]
+        self.ask("showBulk", {"bulk": bulk})
+        self.ask("listBulkResults", {"bulk": bulk})
+        self.ask("cancelBulk", {"bulk": bulk}, want=(409,))
+        cancel = {"command": "cancel", "filter": {"workflow": self.flow("bell"), "status": ["suspended"]}, "reason": self.mark}
+        self.ask("startBulk", query={"wait": "30s"}, body=cancel, once=f"{self.tag}-bulk-cancel")
+        self.ask("listBulk", mine=True)
+        for run in runs:
+            self.ended(run, "cancelled")
 
     def versions(self):
         """Migrates a run to another version and forks it."""

@@ -17,10 +17,10 @@ use crate::routes::problem::Problem;
 /// Body of a command without further parameters.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CommandReason {
+pub(in crate::api) struct CommandReason {
     /// Reason for the command, recorded in the audit trail.
     #[schemars(length(max = 1000))]
-    reason: Option<String>,
+    pub(in crate::api) reason: Option<String>,
 }
 
 /// Request to change a run's data.
@@ -218,7 +218,7 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 fn operator<P, Q, B>(call: &Call<P, Q, B>, reason: Option<String>) -> Result<Operator, Problem> {
-    Ok(Operator { actor: None, seen: call.seen()?, reason, key: call.key()? })
+    Ok(Operator { seen: call.seen()?, reason, key: call.key()?, ..Operator::default() })
 }
 
 async fn plain(

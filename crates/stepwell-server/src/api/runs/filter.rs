@@ -22,7 +22,7 @@ macro_rules! with_run_filter {
         $(#[$meta])*
         #[derive(Debug, Deserialize, JsonSchema)]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
-        struct $name {
+        pub(in crate::api) struct $name {
             /// Selects only runs of this workflow.
             #[schemars(length(min = 1, max = 256))]
             workflow: Option<String>,
@@ -72,7 +72,7 @@ macro_rules! with_run_filter {
 
         impl $name {
             /// Returns the filter, without the engine's own workflows.
-            fn filter(&self) -> Result<RunFilter, Problem> {
+            pub(in crate::api) fn filter(&self) -> Result<RunFilter, Problem> {
                 Ok(RunFilter {
                     workflow: self.workflow.as_deref().map(Name::from),
                     without_prefix: Some(OWN.to_owned()),
@@ -114,6 +114,12 @@ with_run_filter! {
 with_run_filter! {
     /// Filter of the runs to count.
     CountRuns {}
+}
+
+with_run_filter! {
+    /// Conditions that select the runs of a bulk command. A run must match all of them. Without `status`, `retry` selects
+    /// failed runs, and `resume` suspended ones.
+    BulkFilter {}
 }
 
 /// Order of a listing.

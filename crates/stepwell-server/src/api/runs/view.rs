@@ -150,7 +150,7 @@ pub(super) struct RunDetails {
 /// A failure of a run or of an attempt.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RunFailure {
+pub(in crate::api) struct RunFailure {
     /// Stable code of the failure, for programs.
     code: String,
     /// Description of the failure, for people.
