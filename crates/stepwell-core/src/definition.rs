@@ -17,9 +17,7 @@ use crate::retry::Retry;
 use crate::save::Save;
 use crate::schema::Schema;
 use crate::shadow::Column;
-use crate::spec::{
-    ActionSpec, ChildRule, Completion, Firing, LoopStep, Spec, Tolerance, TransitionTrigger,
-};
+use crate::spec::{ActionSpec, ChildRule, Completion, Firing, LoopStep, Spec, Tolerance, TransitionTrigger};
 use crate::template::Template;
 use crate::trigger::TriggerNode;
 

@@ -8,8 +8,8 @@ use crate::ids::Name;
 use crate::limits::Limits;
 use crate::retry::{Jitter, Retry};
 use crate::spec::{
-    ChildRule, DeliveryGuarantee, Firing, Fork, Guard, Join, Over, Place, Quorum, Spec, Tolerance, Transition,
-    TransitionTrigger, Wait,
+    ChildRule, DeliveryGuarantee, Firing, Fork, Guard, Join, Over, Place, Quorum, Spec, Tolerance,
+    Transition, TransitionTrigger, Wait,
 };
 
 /// The names of the spec resolved to indices. Unresolved names are missing.

@@ -281,14 +281,9 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("wait", "release", "releaseWait").done("Wait {wait} is released."),
     verb("workflow", "list", "listWorkflows").rows("workflows"),
     verb("workflow", "show", "showWorkflow"),
-    verb("workflow", "limits", "listLimits").columns(&[
-        "kind",
-        "key",
-        "limit",
-        "active",
-        "waiting",
-        "waitingSince",
-    ]).rows("limits"),
+    verb("workflow", "limits", "listLimits")
+        .columns(&["kind", "key", "limit", "active", "waiting", "waitingSince"])
+        .rows("limits"),
     verb("workflow", "versions", "listVersions").rows("versions"),
     verb("workflow", "version", "showVersion"),
     verb("workflow", "publish", "publishVersion"),

@@ -82,7 +82,8 @@ fn host() -> String {
 pub(crate) fn prepare(folder: &Path, database: &str) {
     execute(cluster(), "postgres", &[&format!("create database {database}")]);
     execute(cluster(), database, &["create schema stepwell authorization stepwell_owner"]);
-    let config = block("toml", "migrate_url").replace(&format!("{HOST}/app"), &format!("{}/{database}", host()));
+    let config =
+        block("toml", "migrate_url").replace(&format!("{HOST}/app"), &format!("{}/{database}", host()));
     std::fs::write(folder.join("stepwell.toml"), config).unwrap();
     create_key(folder, database, &["view", "read", "manage", "publish"]);
 }
@@ -90,7 +91,8 @@ pub(crate) fn prepare(folder: &Path, database: &str) {
 /// Writes a `stepwell.toml` for the documented database, and creates an API key with these permissions.
 pub(crate) fn configure(folder: &Path, permissions: &[&str]) {
     let _cluster = cluster();
-    std::fs::write(folder.join("stepwell.toml"), block("toml", "migrate_url").replace(HOST, &host())).unwrap();
+    std::fs::write(folder.join("stepwell.toml"), block("toml", "migrate_url").replace(HOST, &host()))
+        .unwrap();
     create_key(folder, "app", permissions);
 }
 

@@ -156,10 +156,5 @@ impl Inner {
 fn gates_of(workflow: &Name, limit: u32, cursor: Option<String>) -> RunQuery {
     let shadows = vec![ShadowFilter::equals(gate::OF, workflow.as_str())];
     let filter = RunFilter { workflow: Some(gate::WORKFLOW.into()), shadows, ..RunFilter::default() };
-    RunQuery {
-        filter,
-        limit,
-        cursor,
-        ..RunQuery::default()
-    }
+    RunQuery { filter, limit, cursor, ..RunQuery::default() }
 }
