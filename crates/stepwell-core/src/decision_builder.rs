@@ -342,6 +342,7 @@ impl<'a> DecisionBuilder<'a> {
             received: None,
             entry_value,
             children: None,
+            has_failed: false,
         });
         Ok(id)
     }
@@ -364,6 +365,7 @@ impl<'a> DecisionBuilder<'a> {
             received: (!event.is_null()).then(|| event.clone()),
             entry_value: origin.entry_value,
             children: None,
+            has_failed: false,
         });
     }
 
@@ -700,17 +702,18 @@ impl<'a> DecisionBuilder<'a> {
             return Ok(());
         }
         let is_each = fork_instance.list.is_some();
+        let has_failed = node.tolerate.is_some() && matches!(origin.entry_value, EntryValue::Failed(_));
         let collected = match self.result_for_join(place, node, &mut origin, event) {
             Ok(collected) => collected,
             Err(error) => return self.fail_join(node.error_place, (branch, &origin.locals), error),
         };
         if is_each {
-            return self.arrive_each(place, node, branch, collected, event);
+            return self.arrive_each(place, node, (branch, has_failed), collected, event);
         }
-        // Whether the branch waits or is the last one, it counts among those that have arrived.
-        let arrived = self.next.arrived(branch.fork_instance, &join).count() as u32 + 1;
         let Some(fork_instance) = self.next.fork_instance(branch.fork_instance) else { return Ok(()) };
-        let state = node.state(&join, fork_instance, arrived);
+        // Whether the branch waits or is the last one, it counts among those that have arrived.
+        let (arrived, failed) = self.next.counts_of_join(fork_instance, &join);
+        let state = node.state(&join, fork_instance, (arrived + 1, failed + u32::from(has_failed)));
         if let JoinState::Fails(failure) = &state {
             if node.error_place.is_some() {
                 let error = DecideError::Raised(failure.clone());
@@ -721,6 +724,7 @@ impl<'a> DecisionBuilder<'a> {
         let id = self.activate(place, ActivationStatus::Waiting, origin, event)?;
         if let Some(waiting) = self.activation_mut(id) {
             waiting.received = collected;
+            waiting.has_failed = has_failed;
         }
         if state != JoinState::Fires {
             return Ok(());
@@ -799,7 +803,7 @@ impl<'a> DecisionBuilder<'a> {
         if arrived == 0 {
             return Ok(());
         }
-        match node.state(join, fork_instance, arrived) {
+        match node.state(join, fork_instance, self.next.counts_of_join(fork_instance, join)) {
             JoinState::Open => Ok(()),
             JoinState::Fires => self.fire_with_arrived(place, node, id, &Value::Null),
             JoinState::Fails(failure) if node.error_place.is_none() => {

@@ -38,25 +38,35 @@ impl JoinNode {
         if self.is_all && fork_instance.list.is_some() { fork_instance.branches } else { self.quorum }
     }
 
-    /// Returns the state of the join when this number of branches has arrived.
-    pub(crate) fn state(&self, join: &Name, fork_instance: &ForkInstance, arrived: u32) -> JoinState {
+    /// Returns the state of the join when this number of branches has arrived, and this number of them has failed.
+    pub(crate) fn state(
+        &self,
+        join: &Name,
+        fork_instance: &ForkInstance,
+        (arrived, failed): (u32, u32),
+    ) -> JoinState {
         let needed = self.needed(fork_instance);
         let Some(tolerate) = self.tolerate else {
             return if arrived < needed { JoinState::Open } else { JoinState::Fires };
         };
-        let (branches, failed) = (fork_instance.branches, fork_instance.failed);
+        let branches = fork_instance.branches;
         let completed = arrived.saturating_sub(failed);
         // With `all`, a failed branch that is tolerated counts as ended.
         let is_reached = if self.is_all { arrived >= branches } else { completed >= needed };
         let can_complete = branches.saturating_sub(failed);
         if !tolerate.allows(failed, branches) || (!self.is_all && can_complete < needed) {
-            return JoinState::Fails(self.too_many_failures(join, fork_instance, completed));
+            return JoinState::Fails(self.too_many_failures(join, fork_instance, (completed, failed)));
         }
         if is_reached { JoinState::Fires } else { JoinState::Open }
     }
 
-    fn too_many_failures(&self, join: &Name, fork_instance: &ForkInstance, completed: u32) -> Failure {
-        let (branches, failed) = (fork_instance.branches, fork_instance.failed);
+    fn too_many_failures(
+        &self,
+        join: &Name,
+        fork_instance: &ForkInstance,
+        (completed, failed): (u32, u32),
+    ) -> Failure {
+        let branches = fork_instance.branches;
         let needed = match self.is_all {
             true => String::new(),
             false => format!("{} must complete, ", self.needed(fork_instance)),

@@ -422,7 +422,7 @@ impl DecisionBuilder<'_> {
             ..ForkInstance::opened(0, name.clone(), &origin)
         };
         if let Some(PlaceKind::Join(node)) = join.map(|join| &self.compiled.places[join].kind)
-            && let JoinState::Fails(failure) = node.state(&name, &opened, 0)
+            && let JoinState::Fails(failure) = node.state(&name, &opened, (0, 0))
         {
             return self.handle_error(node.error_place, origin, DecideError::Raised(failure));
         }
@@ -479,7 +479,7 @@ impl DecisionBuilder<'_> {
         &mut self,
         place: PlaceIndex,
         node: &JoinNode,
-        branch: Branch,
+        (branch, has_failed): (Branch, bool),
         collected: Option<Value>,
         event: &Value,
     ) -> Result<(), DecideError> {
@@ -492,9 +492,10 @@ impl DecisionBuilder<'_> {
             return Ok(());
         };
         fork_instance.arrived += 1;
+        fork_instance.failed += u32::from(has_failed);
         fork_instance.results.extend(collected.map(|collected| (branch.index, collected)));
         let name = &self.compiled.places[place].name;
-        match node.state(name, fork_instance, fork_instance.arrived) {
+        match node.state(name, fork_instance, (fork_instance.arrived, fork_instance.failed)) {
             JoinState::Fires => {}
             JoinState::Open => {
                 self.to_begin.push_back(branch.fork_instance);
@@ -559,12 +560,6 @@ impl DecisionBuilder<'_> {
         let name = &self.compiled.places[place].name;
         let collected =
             node.collect.as_ref().map(|collect| self.collected(name, collect, origin, event)).transpose()?;
-        if node.tolerate.is_some()
-            && let (EntryValue::Failed(_), Some(branch)) = (&origin.entry_value, origin.branch)
-            && let Some(fork_instance) = self.fork_instance_mut(branch.fork_instance)
-        {
-            fork_instance.failed += 1;
-        }
         origin.entry_value = EntryValue::Nothing;
         Ok(collected.flatten())
     }

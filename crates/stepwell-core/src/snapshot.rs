@@ -97,6 +97,9 @@ pub struct Activation {
     /// The children that the activation waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<Children>,
+    /// The branch reached its join because of an error, and the join tolerates failures.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_failed: bool,
 }
 
 impl Activation {
@@ -198,7 +201,8 @@ pub struct ForkInstance {
     /// Number of branches that have reached the join, for a fork over a list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub arrived: u32,
-    /// Number of branches that reached the join because of an error, if the join tolerates failures.
+    /// Number of branches that reached the join because of an error, for a fork over a list whose join tolerates
+    /// failures.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed: u32,
     /// Results of the branches that have reached the join, if results are collected.
@@ -710,14 +714,14 @@ impl Snapshot {
             found
                 .push(format!("the join of fork instance {id} has fired and ended the other branches, but the instance is still open"));
         }
-        let counted = u32::try_from(arrived).unwrap_or(u32::MAX);
-        if !fork_instance.fired && node.state(&join.name, fork_instance, counted) == JoinState::Fires {
+        let counts = self.counts_of_join(fork_instance, &join.name);
+        if !fork_instance.fired && node.state(&join.name, fork_instance, counts) == JoinState::Fires {
             found.push(format!(
                 "{arrived} branches of fork instance {id} have arrived, but the join has not fired"
             ));
         }
-        if !fork_instance.fired && fork_instance.failed > counted {
-            let failed = fork_instance.failed;
+        if !fork_instance.fired && fork_instance.failed > fork_instance.arrived {
+            let (failed, arrived) = (fork_instance.failed, fork_instance.arrived);
             found.push(format!(
                 "{failed} branches of fork instance {id} have failed, but only {arrived} have arrived"
             ));
@@ -732,6 +736,16 @@ impl Snapshot {
     }
 
     /// Returns the activations of a fork instance that wait in its join.
+    /// Returns the number of branches of a fork instance that have arrived in its join, and of those that have failed.
+    pub(crate) fn counts_of_join(&self, fork_instance: &ForkInstance, join: &Name) -> (u32, u32) {
+        let (mut arrived, mut failed) = (fork_instance.arrived, fork_instance.failed);
+        for activation in self.arrived(fork_instance.id, join) {
+            arrived = arrived.saturating_add(1);
+            failed = failed.saturating_add(u32::from(activation.has_failed));
+        }
+        (arrived, failed)
+    }
+
     pub(crate) fn arrived<'a>(
         &'a self,
         fork_instance: ForkInstanceId,
@@ -796,6 +810,7 @@ mod tests {
             received: Some(json!({"by": "ann"})),
             entry_value: EntryValue::Nothing,
             children: Some(Children { total: 4, ended: ended.into() }),
+            has_failed: false,
         }
     }
 
@@ -815,6 +830,7 @@ mod tests {
             received: None,
             entry_value,
             children: None,
+            has_failed: false,
         }
     }
 

@@ -133,7 +133,7 @@ pub struct NewRun {
     pub version: u64,
     pub first: NextState,
     pub status: Status,
-    /// As in [`RunUpdate::error`].
+    /// Code of the error with which the run stops at once, as in [`RunUpdate::error`].
     pub error: Option<String>,
     /// The first wake-up time.
     pub wake: Option<Timestamp>,

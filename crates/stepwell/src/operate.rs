@@ -10,7 +10,7 @@ use stepwell_core::fork_run::fork_run;
 use stepwell_core::migrate::{Mapping, MigrationError, migrate};
 use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{Cause, Decision, Input, Name, RunId, Snapshot, dispatch};
+use stepwell_core::{Cause, Decision, Input, Name, RunId, Snapshot, Timestamp, dispatch};
 use stepwell_store::{
     AuditRow, DocumentOp, DocumentQuery, DocumentWrite, HistoryQuery, KeyLifetime, KeyWrite, NewRun, Status,
     TenantScope,
@@ -521,9 +521,7 @@ impl Inner {
             LoadedRun { workflow, snapshot, suspended: false, parent: None, root: id, ..original };
         loaded_run.inbox.clear();
         loaded_run.head.run = id;
-        let admission = self.admission_of(&loaded_run.workflow, &loaded_run.snapshot, (now, now), true)?;
-        let deadline = loaded_run.definition().timeout_ms().map(|ms| now.plus_ms(ms));
-        loaded_run.ledger = Ledger { admission, deadline, ..Ledger::default() };
+        loaded_run.ledger = self.ledger_of_fork(&loaded_run, now)?;
         let next = self.plan(&loaded_run, &InFlightActions::new(), now).await;
         let (status, wake) = match &next {
             NextStep::Sleep(rest) => (rest.status, rest.wake),
@@ -560,6 +558,13 @@ impl Inner {
         }
         self.wake_at(wake);
         Ok(())
+    }
+
+    /// Returns the ledger of a fork. The timeout of its workflow begins anew, and it joins the queue of a limit.
+    fn ledger_of_fork(&self, fork: &LoadedRun, now: Timestamp) -> Result<Ledger, EngineError> {
+        let admission = self.admission_of(&fork.workflow, &fork.snapshot, (now, now), true)?;
+        let deadline = fork.definition().timeout_ms().map(|ms| now.plus_ms(ms));
+        Ok(Ledger { admission, deadline, ..Ledger::default() })
     }
 
     /// Returns the workflow version that wrote a checkpoint. The run may have been migrated since.

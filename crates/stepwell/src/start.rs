@@ -7,7 +7,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use stepwell_core::{DefinitionHash, Input, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
+use stepwell_core::{
+    Change, DefinitionHash, Input, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start,
+};
 use stepwell_store::{
     AuditRow, Chain, Commit, Head, KeyLifetime, KeyWrite, NewRun, Parent, ProcessId, Record, RecordQuery,
     Refused, START_OPERATION, SendMessage, ShadowWrite, Status, StoreError, TenantScope,
@@ -337,13 +339,7 @@ impl Inner {
         let mut change = start(&workflow.definition, run, input, starts_at)?;
         change.entry.actor.clone_from(&wanted.by);
         let (parent, root) = parent.map_or((None, run), |(parent, root)| (Some(parent), root));
-        let child = wanted.waits_on_failure.then(ChildNote::after_retries);
-        let timeout = workflow.definition.timeout_ms().map(|ms| starts_at.plus_ms(ms));
-        let deadline = earliest([wanted.deadline.map(|when| when.after(now)), timeout]);
-        let stopped = change.stopped.clone().map(|error| Stopped { at: now, error, activation: None });
-        let is_limited = !wanted.any_strategy && stopped.is_none();
-        let admission = self.admission_of(&workflow, &change.snapshot, (starts_at, now), is_limited)?;
-        let ledger = Ledger { deadline, child, stopped, admission, ..Ledger::default() };
+        let ledger = self.first_ledger(&workflow, &change, wanted, (starts_at, now))?;
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
         let head = Head {
             run,
@@ -392,6 +388,23 @@ impl Inner {
         };
         let joins = admission::join(&workflow, &loaded_run.ledger, now);
         Ok(Fresh { new, joins, loaded_run, next, shadow_revision })
+    }
+
+    /// Returns the ledger of a new run: its deadline, its error, and its place in the queue of a limit.
+    fn first_ledger(
+        &self,
+        workflow: &Workflow,
+        change: &Change,
+        wanted: &Start,
+        (starts_at, now): (Timestamp, Timestamp),
+    ) -> Result<Ledger, EngineError> {
+        let child = wanted.waits_on_failure.then(ChildNote::after_retries);
+        let timeout = workflow.definition.timeout_ms().map(|ms| starts_at.plus_ms(ms));
+        let deadline = earliest([wanted.deadline.map(|when| when.after(now)), timeout]);
+        let stopped = change.stopped.clone().map(|error| Stopped { at: now, error, activation: None });
+        let is_limited = !wanted.any_strategy && stopped.is_none();
+        let admission = self.admission_of(workflow, &change.snapshot, (starts_at, now), is_limited)?;
+        Ok(Ledger { deadline, child, stopped, admission, ..Ledger::default() })
     }
 
     /// Starts a run, with a first signal if one is given.

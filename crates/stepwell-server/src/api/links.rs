@@ -331,7 +331,7 @@ fn either(
     match (value, other) {
         (Some(_), Some(_)) => {
             let detail = format!("`{first}` and `{second}` are the same parameter: send only one of them.");
-            Err(Problem::bad("badParameter", detail))
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail))
         }
         (value, other) => Ok(value.or(other)),
     }

@@ -335,6 +335,9 @@ impl Taken {
             (Kind::Text, "wait") => {
                 arg.num_args(0..=1).require_equals(true).default_missing_value("60s").value_name("DURATION")
             }
+            (Kind::List, _) if !self.choices.is_empty() => {
+                arg.action(ArgAction::Append).value_name("VALUE").value_delimiter(',')
+            }
             (Kind::List, _) => arg.action(ArgAction::Append).value_name("VALUE"),
             (Kind::Number, _) => arg.value_name("NUMBER").allow_negative_numbers(true),
             (Kind::Json, _) => arg.value_name("JSON").allow_negative_numbers(true),

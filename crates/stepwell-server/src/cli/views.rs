@@ -50,10 +50,21 @@ fn error(error: &Value) -> String {
     format!("{}: {}{note}", field(error, "code"), field(error, "message"))
 }
 
+/// Describes the limit for which a pending run waits.
+fn queued(waiting: &Value) -> String {
+    let key = waiting["key"].as_str().map(|key| format!(" of `{}`", one_line(key))).unwrap_or_default();
+    let position = waiting["position"].as_u64().map(|at| format!(", position {at}")).unwrap_or_default();
+    format!("the limit `{}`{key}{position}", field(waiting, "limit"))
+}
+
 fn run(run: &Value) -> String {
     let workflow = format!("{}, version {}", field(run, "workflow"), field(run, "definitionVersion"));
     let (workflow, failure) = (Value::from(workflow), Value::from(error(&run["error"])));
+    let queued = Value::from(queued(&run["waitingFor"]));
     let mut rows = vec![("id", &run["id"]), ("workflow", &workflow), ("status", &run["status"])];
+    if run["waitingFor"].is_object() {
+        rows.push(("waits for", &queued));
+    }
     if run["error"].is_object() {
         rows.push(("error", &failure));
     }

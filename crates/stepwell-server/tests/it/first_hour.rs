@@ -273,6 +273,7 @@ impl Setting {
                 meant(&[r#"{"a": "sealed"}"#, "{ a = 'sealed' }", "a = 'sealed'"], json!({"a": "sealed"}))
             }
             "table of integers" => meant(&[r#"{"a": 5}"#, "a = 5"], json!({"a": 5})),
+            "table of durations or `never`" => meant(&[r#"{"a": "7d"}"#, "a = '7d'"], json!({"a": "7d"})),
             "tables" => {
                 let kind = if self.name == "flows.outlets" { "email" } else { "sealed" };
                 let json = format!(r#"{{"a": {{"kind": "{kind}"}}}}"#);

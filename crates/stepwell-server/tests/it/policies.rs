@@ -32,7 +32,7 @@ async fn run(server: &TestServer, name: &str, steps: &str, input: Value) -> Valu
     server.run(name, input).await
 }
 
-/// 3.7: branches and items complete by the first success, by a number of successes, or with tolerated failures.
+/// F2: branches and items complete by the first success, by a number of successes, or with tolerated failures.
 #[tokio::test]
 async fn parallel_steps_complete_early_or_tolerate_failures() {
     let server = TestServer::with(|engine| engine.action("probe", probe)).await;
@@ -92,7 +92,7 @@ async fn parallel_steps_complete_early_or_tolerate_failures() {
     assert!(problem.to_string().contains("`complete` must be `all`, `first`, a number"), "{problem}");
 }
 
-/// 3.8: the delays of a call and of a block follow factor, jitter and budget of the document.
+/// B6: the delays of a call and of a block follow factor, jitter and budget of the document.
 #[tokio::test]
 async fn retries_follow_factor_jitter_and_budget() {
     let server = TestServer::with(|engine| engine.action("probe", probe)).await;
@@ -164,7 +164,7 @@ fn ended(server: &Serving, run: &str) -> Value {
     server.get(&format!("/v1/runs/{run}?wait=60s")).json()
 }
 
-/// 3.9: after a `kill -9` in the middle of a call, the call is not made again, unless the policy lists `interrupted`.
+/// B21: after a `kill -9` in the middle of a call, the call is not made again, unless the policy lists `interrupted`.
 #[test]
 fn call_at_most_once_survives_a_kill() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ fn wait_of(server: &Serving, run: &str) -> String {
     waits["items"][0]["id"].as_str().unwrap_or_else(|| panic!("{waits}")).to_owned()
 }
 
-/// 3.10: a callback fails a wait or extends it, over HTTP, on the command line and through an answer link.
+/// G3: a callback fails a wait or extends it, over HTTP, on the command line and through an answer link.
 #[test]
 fn callback_fails_or_extends_a_wait() {
     let folder = tempfile::tempdir().unwrap();

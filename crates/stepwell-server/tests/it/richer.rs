@@ -25,7 +25,7 @@ async fn problems(server: &TestServer, text: &str) -> String {
     refused.is(422, "invalidDocument")["errors"].to_string()
 }
 
-/// 3.1, F8: a bare number is not a duration; the message has both readings.
+/// F8: a bare number is not a duration; the message has both readings.
 #[tokio::test]
 async fn duration_without_a_unit_is_refused_when_publishing() {
     let server = TestServer::open().await;
@@ -67,7 +67,7 @@ steps:
   - { id: again, type: action.call, action: log, retry: { attempts: 0, delay: 1s }, input: { message: x } }
 ";
 
-/// 3.2, F9: validation has warnings beside errors, and publishing refuses unknown actions.
+/// F9: validation has warnings beside errors, and publishing refuses unknown actions.
 #[tokio::test]
 async fn validation_warns_and_publishing_refuses_unknown_actions() {
     let server = TestServer::open().await;
@@ -122,7 +122,7 @@ async fn validation_warns_and_publishing_refuses_unknown_actions() {
     assert_eq!(server.post("/v1/workflows/drafted/publish", &body).await.status, 201);
 }
 
-/// 3.2, F9: the command line prints warnings, and `--strict` makes them errors.
+/// F9: the command line prints warnings, and `--strict` makes them errors.
 #[test]
 fn command_line_prints_warnings_and_strict_refuses_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ async fn link(server: &TestServer, count: usize) {
     }
 }
 
-/// 3.3: `right_type` and `left_type` are accepted, and a lookup has 100 rows by default, through every door.
+/// D7: `right_type` and `left_type` are accepted, and a lookup has 100 rows by default, through every door.
 #[test]
 fn left_and_right_types_and_the_default_page_of_a_lookup() {
     let folder = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ steps:
     assert_eq!(rows(&["link", "list", "net", "--left-type", "hub", "--right-type", "other"]), Some(2));
 }
 
-/// 3.4: a loop over all pages of a list, while others write.
+/// F2: a loop over all pages of a list, while others write.
 #[tokio::test]
 async fn loop_over_pages_reaches_every_item() {
     let server = TestServer::open().await;
@@ -248,7 +248,7 @@ steps:
     assert!(run["result"].as_array().unwrap().len() < 10, "the loop was left early: {run}");
 }
 
-/// 3.4: the other lists of the engine: keys, namespaces and documents.
+/// F2: the other lists of the engine: keys, namespaces and documents.
 #[tokio::test]
 async fn loop_over_pages_works_for_every_list() {
     let server = TestServer::open().await;
@@ -265,7 +265,7 @@ steps:
     assert_eq!(run["result"], json!([5, 6, 5]), "{run}");
 }
 
-/// 3.5: codes are compared in any style, and HTTP errors are caught by status.
+/// F2: codes are compared in any style, and HTTP errors are caught by status.
 #[test]
 fn codes_match_any_spelling_and_http_errors_by_status() {
     let folder = tempfile::tempdir().unwrap();
@@ -312,7 +312,7 @@ steps:
     assert!(actions["codes"].as_array().unwrap().contains(&json!("httpStatus")), "{actions}");
 }
 
-/// 3.6: `control.switch`, its graph and its coverage.
+/// F2: `control.switch`, its graph and its coverage.
 #[tokio::test]
 async fn switch_runs_one_case_and_coverage_shows_all() {
     let server = TestServer::open().await;
@@ -355,7 +355,7 @@ tests:
     assert!(simulated.body.contains("\"case2\""), "{simulated:?}");
 }
 
-/// 3.11: `spec.timeout` sets the deadline of every run; an earlier deadline of the start wins.
+/// B18: `spec.timeout` sets the deadline of every run; an earlier deadline of the start wins.
 #[tokio::test]
 async fn timeout_of_a_document_cancels_its_runs() {
     let server = TestServer::open().await;

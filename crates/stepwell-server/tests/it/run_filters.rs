@@ -85,13 +85,12 @@ async fn several_statuses_select_runs() {
     let [timeout, http, done, open] = four(&site).await;
     let failed_or_done = [done.clone(), http.clone(), timeout.clone()];
     assert_eq!(found(&site, "status=failed&status=completed").await, failed_or_done);
-    assert_eq!(found(&site, "status=failed,completed").await, failed_or_done);
-    assert_eq!(found(&site, "status=waiting,failed&workflow=order").await, [open, http, timeout]);
+    assert_eq!(found(&site, "status=waiting&status=failed&workflow=order").await, [open, http, timeout]);
     assert_eq!(found(&site, "status=suspended").await, Vec::<String>::new());
-    let wrong = site.get("/v1/runs?status=failed,sleeping").await.is(400, "badParameter");
+    let wrong = site.get("/v1/runs?status=failed&status=sleeping").await.is(400, "badParameter");
     let detail = wrong["detail"].as_str().unwrap();
-    assert!(detail.contains("`status`") && detail.contains("`sleeping`"), "{detail}");
-    assert!(detail.contains("`suspended`") && detail.contains("`cancelled`"), "{detail}");
+    assert!(detail.contains("`status/1`") && detail.contains("\"sleeping\""), "{detail}");
+    assert!(detail.contains("\"suspended\"") && detail.contains("\"cancelled\""), "{detail}");
 }
 
 #[tokio::test]
@@ -102,10 +101,10 @@ async fn time_range_selects_runs() {
     let second = ordered(&site, json!({})).await;
     let rows = page(&site, "order=asc").await;
     let at = |row: usize| rows["items"][row]["createdAt"].as_str().unwrap().to_owned();
-    assert_eq!(found(&site, &format!("createdAfter={}", at(1))).await, [second.clone()]);
-    assert_eq!(found(&site, &format!("createdBefore={}", at(1))).await, [first.clone()]);
+    assert_eq!(found(&site, &format!("createdAfter={}", at(1))).await, std::slice::from_ref(&second));
+    assert_eq!(found(&site, &format!("createdBefore={}", at(1))).await, std::slice::from_ref(&first));
     let both = format!("createdAfter={}&createdBefore={}", at(0), at(1));
-    assert_eq!(found(&site, &both).await, [first.clone()]);
+    assert_eq!(found(&site, &both).await, std::slice::from_ref(&first));
     signalled(&site, &first).await;
     assert_eq!(found(&site, &format!("updatedAfter={}", at(1))).await, [second.clone(), first.clone()]);
     assert_eq!(found(&site, &format!("updatedBefore={}", at(1))).await, Vec::<String>::new());
@@ -124,8 +123,8 @@ async fn workflow_version_selects_runs() {
     let first = ordered(&site, json!({})).await;
     site.engine.register(order(2)).unwrap();
     let second = ordered(&site, json!({})).await;
-    assert_eq!(found(&site, "workflow=order&version=1").await, [first.clone()]);
-    assert_eq!(found(&site, "workflow=order&version=2").await, [second.clone()]);
+    assert_eq!(found(&site, "workflow=order&version=1").await, std::slice::from_ref(&first));
+    assert_eq!(found(&site, "workflow=order&version=2").await, std::slice::from_ref(&second));
     assert_eq!(found(&site, "workflow=order&version=3").await, Vec::<String>::new());
     let row = page(&site, "workflow=order&version=2").await["items"][0].clone();
     assert_eq!(row["definitionVersion"], 2);
@@ -140,8 +139,8 @@ async fn workflow_version_selects_runs() {
 async fn error_code_selects_failed_runs() {
     let site = site().await;
     let [timeout, http, ..] = four(&site).await;
-    assert_eq!(found(&site, "error=timeout").await, [timeout.clone()]);
-    assert_eq!(found(&site, "error=http.*").await, [http.clone()]);
+    assert_eq!(found(&site, "error=timeout").await, std::slice::from_ref(&timeout));
+    assert_eq!(found(&site, "error=http.*").await, std::slice::from_ref(&http));
     assert_eq!(found(&site, "error=*&status=failed").await, [http.clone(), timeout.clone()]);
     assert_eq!(found(&site, "error=http").await, Vec::<String>::new());
     let rows = page(&site, "order=asc").await;
@@ -158,11 +157,13 @@ async fn id_prefix_selects_runs() {
     let site = site().await;
     let run = ordered(&site, json!({})).await;
     for length in [36, 20, 8, 1] {
-        assert_eq!(found(&site, &format!("idPrefix={}", &run[..length])).await, [run.clone()]);
+        assert_eq!(found(&site, &format!("idPrefix={}", &run[..length])).await, std::slice::from_ref(&run));
     }
     assert_eq!(found(&site, "idPrefix=ffff").await, Vec::<String>::new());
     let wrong = site.get("/v1/runs?idPrefix=order").await.is(400, "badParameter");
-    assert!(wrong["detail"].as_str().unwrap().contains("`order` is not the beginning"), "{wrong}");
+    assert!(wrong["detail"].as_str().unwrap().contains("`idPrefix`"), "{wrong}");
+    let wrong = site.get("/v1/runs?idPrefix=0-1").await.is(422, "invalid");
+    assert!(wrong["detail"].as_str().unwrap().contains("`0-1` is not the beginning"), "{wrong}");
 }
 
 #[tokio::test]
@@ -292,8 +293,11 @@ fn run_list_since_and_other_filters_select_runs() {
     assert_eq!(ids(&["--since", "2h"]), both);
     assert_eq!(ids(&["--since", "2020-01-31", "--until", "2999-01-01T00:00:00Z"]), both);
     assert_eq!(ids(&["--until", "2h"]), Vec::<String>::new());
-    assert_eq!(ids(&["--status", "cancelled,failed", "--updated-after", "PT1H"]), [first.clone()]);
-    assert_eq!(ids(&["--id-prefix", &second, "--version", "1"]), [second.clone()]);
+    assert_eq!(
+        ids(&["--status", "cancelled,failed", "--updated-after", "PT1H"]),
+        std::slice::from_ref(&first)
+    );
+    assert_eq!(ids(&["--id-prefix", &second, "--version", "1"]), std::slice::from_ref(&second));
     assert_eq!(ids(&["--order", "asc"]), [first.clone(), second.clone()]);
     assert_eq!(ids(&["--error", "timeout"]), Vec::<String>::new());
     let counts = all(&["run", "count", "--workflow", "tour", "--status", "cancelled"]);
@@ -301,13 +305,13 @@ fn run_list_since_and_other_filters_select_runs() {
     let failure = |arguments: &[&str]| {
         let all = [&["run", "list"][..], arguments, &["--server", &url]].concat();
         let (code, _, err) = said(&stepwell(folder.path()).args(all).output().unwrap());
-        assert_eq!(code, Some(6), "{err}");
+        assert!(matches!(code, Some(2 | 6)), "{err}");
         err
     };
     let wrong = failure(&["--since", "soon"]);
     assert!(wrong.contains("`--since`") && wrong.contains("`soon`") && wrong.contains("2h"), "{wrong}");
     let wrong = failure(&["--status", "sleeping"]);
-    assert!(wrong.contains("`sleeping`") && wrong.contains("`suspended`"), "{wrong}");
+    assert!(wrong.contains("`sleeping`") && wrong.contains("suspended, failed"), "{wrong}");
 }
 
 #[test]
@@ -332,7 +336,7 @@ fn run_list_where_selects_runs_by_their_columns() {
         rows.as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(ids(&["--where", "amount>100"]), [large.clone(), larger.clone()]);
-    assert_eq!(ids(&["--where", "amount>100", "--where", "amount<200"]), [large.clone()]);
+    assert_eq!(ids(&["--where", "amount>100", "--where", "amount<200"]), std::slice::from_ref(&large));
     assert_eq!(ids(&["--where", "amount>100", "--order", "desc", "--limit", "1"]), [larger]);
     let wrong =
         [&["run", "list", "--workflow", "priced", "--where", "total>100"][..], &["--server", &url]].concat();

@@ -103,6 +103,9 @@ fn limited_runs_wait_over_http_and_the_command_line() {
     assert_eq!((&shown["status"], &shown["waitingFor"]["limit"]), (&json!("pending"), &json!("concurrency")));
     assert_eq!((&shown["waitingFor"]["key"], &shown["waitingFor"]["position"]), (&json!("ann"), &json!(2)));
     assert_eq!(ask(&["run", "show", &runs[0]])["waitingFor"], json!(null));
+    let show = stepwell(folder.path()).args(["run", "show", &runs[3], "--server", &url]).output().unwrap();
+    let (_, text, _) = said(&show);
+    assert!(text.contains("waits for  the limit `concurrency` of `ann`, position 2"), "{text}");
     let pending = server.get("/v1/runs?workflow=job&status=pending").json();
     assert_eq!(pending["items"].as_array().unwrap().len(), 2, "{pending}");
     let limits = server.get("/v1/workflows/job/limits").json();

@@ -30,7 +30,7 @@ pub struct GateRow {
     pub active: u64,
     /// The oldest active runs, at most 10.
     pub runs: Vec<GateRun>,
-    /// Number of runs in the queue, at most [`MOST_COUNTED`].
+    /// Number of runs in the queue, at most 1,000.
     pub waiting: u64,
     /// Time since which runs wait without a pause.
     pub waiting_since: Option<Timestamp>,
@@ -54,7 +54,7 @@ pub struct RunLimit {
     pub key: Option<String>,
     /// Time at which the run joined the queue.
     pub since: Timestamp,
-    /// Position in the queue, from 1. At most [`MOST_COUNTED`] + 1.
+    /// Position in the queue, from 1. 1,001 stands for all later positions.
     pub position: u64,
 }
 

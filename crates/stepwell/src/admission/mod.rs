@@ -1,7 +1,7 @@
 //! Admission of runs: concurrency and rate limits of a workflow.
 //!
-//! A limit has one *gate* per key: a durable run of the engine's own workflow `stepwell.gate` ([`gate`]). A new run joins
-//! the queue of its gate in the commit that creates it, as a row in the table of waits ([`queue`]), and sends the gate a
+//! A limit has one *gate* per key: a durable run of the engine's own workflow `stepwell.gate` (`gate.rs`). A new run joins
+//! the queue of its gate in the commit that creates it, as a row in the table of waits (`queue.rs`), and sends the gate a
 //! message. The gate admits runs in the order of the queue. A run that ends, fails or is cancelled tells its gate so in
 //! the commit that ends it. Only the gate counts, and every message is part of a commit, so no crash loses or doubles
 //! one.

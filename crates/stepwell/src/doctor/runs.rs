@@ -45,7 +45,7 @@ impl Doctor<'_> {
         Ok(found)
     }
 
-    /// Reports failed runs.
+    /// Reports failed runs, grouped by their error.
     pub(super) async fn failed(&mut self) -> Result<(), EngineError> {
         for loaded in self.in_need("failed runs", Status::Failed).await? {
             self.failed_one(&loaded);
@@ -94,7 +94,7 @@ impl Doctor<'_> {
         self.inbox(loaded);
     }
 
-    /// Reports suspended runs.
+    /// Reports runs that an operator has suspended.
     pub(super) async fn suspended(&mut self) -> Result<(), EngineError> {
         for loaded in self.in_need("suspended runs", Status::Suspended).await? {
             self.suspended_one(&loaded);

@@ -597,7 +597,8 @@ async fn schema_mismatch_is_reported_at_publish_and_completion() {
     let engine = kit::start(|engine| engine).await.unwrap();
     let text =
         |input: &str| format!("steps: [{{ id: one, type: action.call, action: work, input: {input} }}]");
-    let published = engine.catalogue().publish("it", Publish::text(text("{}"))).await.unwrap();
+    let early = Publish::text(text("{}")).allow_unknown_actions();
+    let published = engine.catalogue().publish("it", early).await.unwrap();
     assert_eq!(published.warnings[0].code, "unknownAction");
     let taken = engine.catalogue().put_action(RemoteAction::new("log")).await.unwrap_err();
     assert!(taken.to_string().contains("registered by this program"), "{taken}");

@@ -193,7 +193,8 @@ class Cli:
         is_json = known.kind == "json" or found == "body"
         written = lambda value: value if isinstance(value, str) and not is_json else self.as_json(value)
         if known.positional:
-            return places.extend(map(written, value if isinstance(value, list) else [value]))
+            several = isinstance(value, list) and not is_json
+            return places.extend(map(written, value if several else [value]))
         if known.kind == "flag":
             return words.append(known.name) if value else None
         for one in value if isinstance(value, list) and known.kind != "json" else [value]:

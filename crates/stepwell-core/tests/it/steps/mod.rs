@@ -130,6 +130,15 @@ impl World {
         self.settle_now();
     }
 
+    /// Moves the activation in one place to another place, as an operator would.
+    pub(crate) fn move_to(&mut self, from: &str, to: &str) {
+        let activation = self.snapshot.activations().iter().find(|one| one.place == *from).map(|one| one.id);
+        let decided =
+            self.decide(&Input::Moved { activation, to: to.into() }).expect("the place can be entered");
+        self.take(decided, None);
+        self.settle_now();
+    }
+
     pub(crate) fn refuses(&self, event: &Input) -> bool {
         matches!(self.decide(event), Err(Rejected::Refused(_)))
     }

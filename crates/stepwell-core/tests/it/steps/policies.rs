@@ -105,6 +105,19 @@ fn first_success_ends_the_other_branches() {
     assert_eq!(world.stopped, Some(error), "a retry only raises the error again");
 }
 
+/// A failed branch that an operator moved out of the join still counted as failed.
+#[test]
+fn failed_branch_that_is_moved_back_counts_once() {
+    let mut world = race("tolerate: 1");
+    world.signal("A", json!(0)).unwrap();
+    world.move_to("both.join", "a");
+    assert_eq!(world.places(), ["a", "b", "c"]);
+    for (signal, payload) in [("A", 0), ("B", 1), ("C", 1)] {
+        world.signal(signal, json!(payload)).unwrap();
+    }
+    assert_eq!(world.output(), json!(["failed", "completed", "completed"]));
+}
+
 #[test]
 fn n_of_the_branches_complete_the_step() {
     let mut world = race("complete: 2");

@@ -26,10 +26,9 @@ macro_rules! with_run_filter {
             /// Selects only runs of this workflow.
             #[schemars(length(min = 1, max = 256))]
             workflow: Option<String>,
-            /// Selects only runs with one of these statuses: `pending`, `running`, `waiting`, `suspended`, `failed`,
-            /// `completed`, `cancelled`. Repeat the parameter, or separate statuses by commas.
+            /// Selects only runs with one of these statuses.
             #[serde(default)]
-            status: Vec<String>,
+            status: Vec<RunStatus>,
             /// Selects only children of this run.
             #[schemars(with = "Option<Id>")]
             parent: Option<RunId>,
@@ -37,12 +36,12 @@ macro_rules! with_run_filter {
             #[schemars(with = "Option<Id>")]
             root: Option<RunId>,
             /// Selects only runs whose id begins with these hexadecimal digits.
-            #[schemars(length(min = 1, max = 36))]
+            #[schemars(regex(pattern = "^[0-9a-fA-F-]{1,36}$"))]
             id_prefix: Option<String>,
             /// Selects only runs of this workflow version, the author's number. Requires `workflow`.
             version: Option<u32>,
             /// Selects only runs that are pinned to the definition with this hash: 64 hexadecimal digits.
-            #[schemars(length(min = 1, max = 64))]
+            #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
             definition: Option<String>,
             /// Selects only failed runs that stopped with this error code. `CODE*` selects all codes that begin so.
             #[schemars(length(min = 1, max = 256))]
@@ -76,7 +75,7 @@ macro_rules! with_run_filter {
                 Ok(RunFilter {
                     workflow: self.workflow.as_deref().map(Name::from),
                     without_prefix: Some(OWN.to_owned()),
-                    status: statuses(&self.status)?,
+                    status: self.status.iter().map(|status| Status::from(*status)).collect(),
                     parent: self.parent,
                     root: self.root,
                     id_prefix: self.id_prefix.as_deref().map(id_prefix).transpose()?,
@@ -195,20 +194,9 @@ fn wrong(parameter: &str, detail: &str) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "badParameter", detail).param("parameter", parameter)
 }
 
-/// Parses statuses, each text a list with commas.
-fn statuses(texts: &[String]) -> Result<Vec<Status>, Problem> {
-    let words = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
-    let status = |word: &str| {
-        word.parse().map_err(|_| {
-            let known = Status::ALL.map(|status| format!("`{status}`")).join(", ");
-            wrong("status", &format!("`{word}` is not a status; the statuses are {known}"))
-        })
-    };
-    words.map(status).collect()
-}
-
 fn id_prefix(text: &str) -> Result<IdPrefix, Problem> {
-    text.parse().map_err(|error: store::BadIdPrefix| wrong("idPrefix", &error.to_string()))
+    let detail = |error: store::BadIdPrefix| format!("The parameter `idPrefix` is invalid: {error}.");
+    text.parse().map_err(|error| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail(error)))
 }
 
 fn definition(text: &str) -> Result<DefinitionHash, Problem> {

@@ -16,7 +16,7 @@ use crate::routes::problem::Problem;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FindRuns {
-    /// Beginning of the ids, in the form with hyphens.
+    /// Beginning of the ids, with the hyphens of a UUID or without.
     #[schemars(regex(pattern = "^[0-9a-fA-F-]{1,36}$"))]
     prefix: String,
     /// Maximum number of rows, 1 to 200. Default: 50.
