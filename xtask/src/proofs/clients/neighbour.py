@@ -63,9 +63,9 @@ steps:
   - id: ask
     type: human.task
     title: {mark}
-    form: {{ type: object, required: [n], properties: {{ n: {{ type: integer }} }} }}
+    form: {{ type: object, required: [n], properties: {{ n: {{ type: integer }} }} }}{heartbeat}
   - {{ id: done, type: control.return, value: {{ whose: {mark}, got: {{ $expr: vars.ask }} }} }}
-""" for strategy in ("durable", "handle", "sealed")},
+""" for strategy, heartbeat in (("durable", "\n    heartbeat: 1h"), ("handle", ""), ("sealed", ""))},
         "loop": f"""
 steps:
   - id: each
@@ -179,6 +179,7 @@ class Neighbour:
         self.ask("deleteDraft", name, match=draft["revision"])
         self.ask("showDraft", name, want=(404,))
         self.ask("listVersions", name)
+        self.ask("listLimits", name)
         for number in (1, 2):
             self.ask("showVersion", {**name, "number": number})
         self.ask("diffVersions", name, query={"from": 1, "to": 2})
@@ -219,6 +220,7 @@ class Neighbour:
         # The waits of both tenants look the same here. `tasks_of_people` compares some that differ.
         wait = self.ask.quietly("listWaits", query={"run": run})["items"][0]
         self.ask("listRuns", query={"workflow": self.flow("bell")})
+        self.ask("countRuns", query={"workflow": self.flow("bell")})
         self.ask("findRuns", query={"prefix": run})
         self.ask("shortenRunIds", body={"runs": [run]})
         self.ask("diagnoseRun", {"run": run})
@@ -530,8 +532,8 @@ class Neighbour:
         self.ask("claimWait", wait, body={"lease": "PT1H"})
         self.ask("releaseWait", wait)
         link = self.ask("createAnswerLink", {"run": run}, body={"ttl": "PT1H"}, once=f"{self.tag}-link-task")
-        self.ask("heartbeatWait", wait, want=(422,))
-        self.ask("heartbeatLink", {"token": link["token"]}, want=(422,))
+        self.ask("heartbeatWait", wait)
+        self.ask("heartbeatLink", {"token": link["token"]})
         self.ask("answerWait", wait, body={"input": {"n": self.base}}, once=f"{self.tag}-task")
         self.ask("answerWait", wait, body={"input": {"n": 7}}, once=f"{self.tag}-second", want=(409,))
         self.ended(run)
